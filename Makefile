@@ -4,7 +4,7 @@ SHELL := /bin/sh
 .DEFAULT_GOAL := help
 UV ?= uv
 
-.PHONY: help setup demo quick test others soak fuzz explore faults lint docs lock clean
+.PHONY: help setup demo quick archives test others soak fuzz explore faults lint docs lock clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z]*\): [^#]*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-14s %s\n", $$1, $$2}'
@@ -21,22 +21,29 @@ quick: setup ## Check what a moment shows: style, kernel, wire, log, agents, som
 	@.venv/bin/pytest --numprocesses 2 -q tests/tidy $(QUICK) $(TEST_FLAGS)
 	@.venv/bin/ringlog sim run --fresh 1000 --seconds 10 --no-coverage
 
-test: setup ## Run the unit tests, then the system tests against a real broker, Redis and Spark
-	@.venv/bin/pytest --numprocesses 2 --no-loadscope-reorder $(TEST_FLAGS)
+archives: setup ## Store the classes of broker and Spark, once: both start faster (optional; half a minute)
+	@.venv/bin/python -m tests.record_classes 2>.venv/archives.log || echo 'archives: none, see .venv/archives.log'
+
+test: archives ## Run the unit tests, then the system tests against a real broker, Redis and Spark
+	@.venv/bin/pytest --numprocesses 3 --no-loadscope-reorder -m "not soak" $(TEST_FLAGS)
 
 # Values, bytes and decisions, on which a Python could differ; the digests of released logs among them.
 QUICK = tests/agents tests/cache tests/kernel/commands tests/kernel/ring tests/kernel/rows tests/kernel/schema \
   tests/kernel/test_encoding.py tests/kernel/test_fold.py tests/kernel/test_released_logs.py tests/log \
   tests/operator/test_author_json.py tests/operator/test_tokens.py tests/runtime tests/wire
 
-others: setup ## Run the quick tests on each other fitting Python that is installed (in PATH, by pyenv, by uv)
-	@services/ringlog/stack/find_python.sh --others | while read -r python; do \
-	  venv=.venv-$$("$$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
-	  PYTHONPATH=services "$$python" -m ringlog.stack.bootstrap --light --venv "$$venv" </dev/null \
-	    && "$$venv/bin/pytest" --numprocesses 2 -q -p no:cacheprovider $(QUICK) </dev/null || exit; \
-	done
+others: setup ## Run the quick tests on each other fitting Python that is installed in PATH, by pyenv, by uv (ONE=1: one, by the day)
+	@services/ringlog/stack/find_python.sh --others \
+	  | awk -v one="$(ONE)" -v day=$$(( $$(date +%s) / 86400 )) \
+	    '{ found[NR] = $$0; if (!one) print } END { if (one && NR) print found[day % NR + 1] }' \
+	  | while read -r python; do \
+	    venv=.venv-$$("$$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
+	    PYTHONPATH=services "$$python" -m ringlog.stack.bootstrap --light --venv "$$venv" </dev/null \
+	      && "$$venv/bin/pytest" --numprocesses 2 -q -p no:cacheprovider $(QUICK) </dev/null || exit; \
+	  done
 
-soak: setup ## Run fresh seeds of the simulator for HOURS (default 1)
+soak: setup ## Run the slow tests that rarely find anything, then fresh seeds of the simulator for HOURS (default 1)
+	@.venv/bin/pytest --numprocesses 2 --no-loadscope-reorder -m soak $(TEST_FLAGS)
 	@.venv/bin/ringlog sim run --fresh 1000000000 --profile $(or $(PROFILE),medium) --seconds $$(( $(or $(HOURS),1) * 3600 ))
 
 fuzz: setup ## Fuzz every decoder for SECONDS each (default 60), guided by code coverage (Linux on x86-64)
@@ -47,12 +54,13 @@ fuzz: setup ## Fuzz every decoder for SECONDS each (default 60), guided by code 
 	  .venv/bin/python -m tests.fuzz.run_atheris "$$target" --seconds $(or $(SECONDS),60) || exit; \
 	done
 
-explore: setup ## Go through all orders of events of small movements, generations and verdicts, and without each rule (minutes)
+explore: setup ## Go through all orders of events of small movements, generations, verdicts and zones, and without each rule (minutes)
 	@.venv/bin/python -m tests.client.explorer.rules $(EXPLORE_FLAGS)
 	@.venv/bin/python -m tests.kernel.generations.explore --largest
 	@.venv/bin/python -m tests.kernel.verdicts.explore
+	@.venv/bin/python -m tests.kernel.zones.explore
 
-faults: setup ## Kill, suspend, starve and cut off every part of a real stack under load (half an hour or more)
+faults: setup ## Kill, suspend, starve and cut off every part of a real stack under load (an hour or more)
 	@.venv/bin/pytest tests/faults $(TEST_FLAGS)
 
 lint: setup ## Check style, types and the import contract

@@ -14,7 +14,7 @@ import json
 from itertools import combinations
 from typing import Any
 
-from ringlog.client.plans import Access, Level, Plan, Request, met, plan
+from ringlog.client.plans import Access, ClientRequest, Level, RequestPlan, met, plan
 from ringlog.kernel.operations.stages import WRITE_BOTH_READ_OLD, in_flight
 from ringlog.kernel.state import ClusterState
 from ringlog.operator.rehearsal import Rehearsal
@@ -78,8 +78,8 @@ def rows() -> list[str]:
     for movement, begin in MOVEMENTS.items():
         for factor in FACTORS:
             state = begin(factor)
-            write = plan(state, Request("ks", TOKEN, Access.WRITE, Level.QUORUM, "dc1"))
-            assert isinstance(write, Plan), write
+            write = plan(state, ClientRequest("ks", TOKEN, Access.WRITE, Level.QUORUM, "dc1"))
+            assert isinstance(write, RequestPlan), write
             dead = {node for node in write.asked if state.nodes[node].down}
             nodes = set(write.asked)
             pending = len(nodes) - factor

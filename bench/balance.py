@@ -16,7 +16,16 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ringlog.kernel.balance.model import BYTES, GIB, Host, Measured, Migration, Picture, Place, Tablets
+from ringlog.kernel.balance.model import (
+    BYTES,
+    GIB,
+    BalancedHost,
+    BalancePicture,
+    MeasuredLoads,
+    Migration,
+    Place,
+    TabletGroup,
+)
 from ringlog.kernel.balance.plan import make_plan
 
 NODES, ADDED, SHARDS, RACKS, FACTOR = 300, 30, 16, 3, 3
@@ -29,13 +38,13 @@ MOVED = 1.10
 Places = list[list[Place]]
 
 
-def hosts_of(first: int, count: int) -> list[Host]:
+def hosts_of(first: int, count: int) -> list[BalancedHost]:
     """Equal hosts, their racks in turn; a shard has room for 100 tablets of 5 GiB."""
     numbers = range(first, first + count)
-    return [Host(f"n{at:04}", "dc1", f"r{at % RACKS}", SHARDS, 500 * GIB * SHARDS) for at in numbers]
+    return [BalancedHost(f"n{at:04}", "dc1", f"r{at % RACKS}", SHARDS, 500 * GIB * SHARDS) for at in numbers]
 
 
-def spread(hosts: Sequence[Host], tablets: int, offset: int) -> Places:
+def spread(hosts: Sequence[BalancedHost], tablets: int, offset: int) -> Places:
     """One replica of each tablet in each rack, hosts and shards in turn."""
     racks = [[host for host in hosts if host.rack == f"r{number}"] for number in range(RACKS)]
     return [
@@ -44,16 +53,16 @@ def spread(hosts: Sequence[Host], tablets: int, offset: int) -> Places:
     ]
 
 
-def tablets_of(table: str, places: Places) -> Tablets:
+def tablets_of(table: str, places: Places) -> TabletGroup:
     """The planner's input for one table."""
     nodes = tuple(sorted({node for each in places for node, _ in each}))
     index = {node: number for number, node in enumerate(nodes)}
     rows = [(number, index[node], shard) for number, each in enumerate(places) for node, shard in each]
     tablet, node, shard = np.array(rows, np.int64).T
-    return Tablets(table, len(places), nodes, tablet, node, shard)
+    return TabletGroup(table, len(places), nodes, tablet, node, shard)
 
 
-def sizes_of(tables: Mapping[str, Places], hosts: Sequence[Host]) -> dict[str, Measured]:
+def sizes_of(tables: Mapping[str, Places], hosts: Sequence[BalancedHost]) -> dict[str, MeasuredLoads]:
     """What each host would report: tablets of 4 to 5 GiB, all replicas alike."""
     found: dict[str, dict[str, dict[int, int]]] = {host.id: {} for host in hosts}
     for number, (table, places) in enumerate(sorted(tables.items())):
@@ -61,7 +70,7 @@ def sizes_of(tables: Mapping[str, Places], hosts: Sequence[Host]) -> dict[str, M
         for at, each in enumerate(places):
             for node, _ in each:
                 found[node].setdefault(table, {})[at] = drawn[at]
-    return {host.id: Measured(host.capacity, {BYTES: found[host.id]}) for host in hosts}
+    return {host.id: MeasuredLoads(host.capacity, {BYTES: found[host.id]}) for host in hosts}
 
 
 def carry_out(tables: Mapping[str, Places], migrations: Sequence[Migration]) -> None:
@@ -71,7 +80,7 @@ def carry_out(tables: Mapping[str, Places], migrations: Sequence[Migration]) -> 
         places[places.index(row.source)] = row.target
 
 
-def fewest(tables: Mapping[str, Places], hosts: Sequence[Host]) -> int:
+def fewest(tables: Mapping[str, Places], hosts: Sequence[BalancedHost]) -> int:
     """The replicas that are more than an even share, rounded up, of what their rack holds."""
     held = Counter(node for places in tables.values() for each in places for node, _ in each)
     moved = 0
@@ -89,7 +98,7 @@ def measure(nodes: int, added: int, tablets: int, by_size: bool) -> list[str]:
     least, plans, moved, longest, spent = fewest(tables, hosts), 0, 0, 0.0, 0.0
     while True:
         given = [tablets_of(table, places) for table, places in sorted(tables.items())]
-        picture = Picture(hosts, given, sizes_of(tables, hosts) if by_size else {})
+        picture = BalancePicture(hosts, given, sizes_of(tables, hosts) if by_size else {})
         begin = time.process_time()
         plan = make_plan(picture)
         taken = time.process_time() - begin

@@ -171,7 +171,7 @@ def _show(found: dict[str, Measured]) -> None:
 
 @contextmanager
 def cluster(info: StackInfo, tokens: int) -> Iterator[World]:
-    """A cluster of one node, so many tokens and as many times ``SHARDS`` streams; its topics go with it."""
+    """A cluster of one node, this number of tokens and as many times ``SHARDS`` streams; its topics go with it."""
     name = f"b{uuid.uuid4().hex[:10]}"
     with founded(info.bootstrap_servers, name) as world:
         node = str(uuid.uuid4())
@@ -271,7 +271,7 @@ def _copied(
 
 
 def _logged(world: World, session: SparkSession, folder: Path, rows: int, batch: int) -> Measured:
-    """All mutations as so many rows of the CDC topic."""
+    """All mutations as this number of rows of the CDC topic."""
     settings = JobSettings(
         world.bootstrap,
         world.cluster,
@@ -310,7 +310,9 @@ def rows_of(world: World, topic: str) -> Iterator[Callable[[], int]]:
 def watch(
     folder: Path, sink: str, count: Callable[[], int], writes: int, check: Callable[[], None] = lambda: None
 ) -> Measured:
-    """What moving the last two thirds of the rows to a sink takes; ``check`` raises if whoever moves them has ended."""
+    """What moving the last two thirds of the rows to a sink takes; ``check`` raises if the process that moves them has
+    ended.
+    """
     begun: tuple[float, int, Spent] | None = None
     deadline = time.monotonic() + GIVE_UP_S
     while True:

@@ -75,7 +75,9 @@ def _measure_all(info: StackInfo, folder: Path, rows: int) -> None:
 
 
 def _by_spark(where: Where, folder: Path, rows: int, cores: int, bare: float) -> float:
-    """All that Spark does with so many tasks at a time; returns what a bare count did, ``bare`` if that is known."""
+    """All that Spark does with this number of tasks at a time; returns what a bare count did, ``bare`` if that is
+    known.
+    """
     session = open_session("ringlog-bench", jars("spark"), f"local[{cores}]")
     try:
         _written(read_cdc(session, *where).limit(1))  # the first Python worker is slow to start

@@ -100,7 +100,7 @@ def _lines(job: CdcJob) -> list[str]:
 
 
 def _pass(job: CdcJob, batches: int) -> None:
-    """Wait for so many batches more."""
+    """Wait for this number of batches more."""
     target = job.runner.last_batch + batches
     until(lambda: job.runner.last_batch >= target, f"batch {target}", job.writer.check)
 

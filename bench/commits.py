@@ -42,13 +42,14 @@ from ringlog.client.results import AppliedResult
 from ringlog.kernel.commands.cluster import Noop
 from ringlog.kernel.commands.nodes import RegisterNode, UpdateNode
 from ringlog.log.producer import AckedProducer
+from ringlog.log.topics import METADATA, admin_client, create_topics
 from ringlog.stack import Stack
 
 WARM, SEQUENTIAL, OUTSTANDING, MANY, ROUNDS = 300, 1_000, 64, 500, 6
 CONTENDED = 200
 """Wins that are counted; more of Ringlog's, which are soon done."""
 VALUE = b"x" * 100
-CLUSTER = "commits"
+CLUSTER, OF_RECORDS = "commits", "records"
 ETCD, ZOOKEEPER, RECORD, RINGLOG, BUSY = "etcd", "ZooKeeper", "one record", "Ringlog", "Ringlog, all running"
 NODES = ("n1", "n2", "n3")
 
@@ -142,7 +143,8 @@ def of_ringlog(client: Client) -> Figures:
     many = times(lambda: client.submit_many([Noop()] * MANY), ROUNDS)
     found["500 at once"] = MANY / statistics.median(many) * 1_000
     node, numbers = str(uuid.uuid4()), itertools.count(1)
-    client.submit(RegisterNode(f"contended-{node}", node, "h:1", "dc1", "r1", 1, 12, "0", (), 1))
+    made = client.submit(RegisterNode(f"contended-{node}", node, f"{node}:1", "dc1", "r1", 1, 12, "0", (), 1))
+    assert isinstance(made, AppliedResult), made
 
     def change(_: int) -> Answer:
         return client.submit_future(UpdateNode(node, release=f"1.{next(numbers)}"))
@@ -157,11 +159,12 @@ def _applied(_: int, answer: Any) -> bool:
 
 def of_record(bootstrap: str) -> Figures:
     """One acknowledged record after the other."""
+    create_topics(admin_client(bootstrap), OF_RECORDS, specs=[METADATA])
     producer = AckedProducer(bootstrap)
     try:
 
         def send() -> object:
-            return producer.send(f"{CLUSTER}.acks", VALUE, key=b"k", partition=0).result(10)
+            return producer.send(f"{OF_RECORDS}.{METADATA.suffix}", VALUE, key=b"k", partition=0).result(10)
 
         times(send, WARM)
         return spread("sequential", times(send, SEQUENTIAL // 2))

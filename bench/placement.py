@@ -4,7 +4,7 @@
 
 Clusters of three datacenters with three racks each and ten keyspaces, each under another setting, so that none shares
 a placement. A join is an entry that is folded (it is planned, checked and recorded) and then one entry for each stage;
-the CDC generation made for it is told by itself, for it grows with the ring whatever moves; so is the digest,
+the CDC generation made for it is shown by itself, for it grows with the ring whatever moves; so is the digest,
 which only the cache keeper works out at each epoch: of the whole state (*digest*), and of the dearest epoch of the join
 after the one before it (*changed*), which must cost a small part of that. Time is that of the fold on
 one core, the least of some rounds: not what the author takes to make the entry, nor Avro. The garbage collector is

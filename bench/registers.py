@@ -3,7 +3,7 @@
     python bench/registers.py [FOLDER [REGISTERS [SECONDS]]]
 
 Measured in FOLDER (a temporary one if left out), all in one run. First plain syncs a second of a file that grows by a
-frame each, and writes a second that ``RegisterHost`` acknowledges, by so many writers that each wait for their answer:
+frame each, and writes a second that ``RegisterHost`` acknowledges, by many writers that each wait for their answer:
 the ratio to the plain syncs is what group commit gains; the first line, one writer, is what the node costs.
 
 Then a node with REGISTERS registers (1,000,000) of 100 bytes is started, and serves readers and writers, who ask again
@@ -17,7 +17,7 @@ a moment after each answer, while
   streams its half over gRPC and has it on its disk;
 - the epoch comes by which that half goes.
 
-Told is how long the slowest request of each took, and how many there were: none is to wait for more than 200 ms (or
+Reported is how long the slowest request of each took, and how many there were: none is to wait for more than 200 ms (or
 than beside that plain work, if that is more), nor is the start to take more than 15 s of a core for a million. The
 status is 1 if a limit is missed by more than a factor of two: the disk and the cores are those of the machine, and of
 its neighbours.
@@ -43,7 +43,7 @@ from ringlog.client.peers import Peers
 from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import NodeId
-from ringlog.node.cells import Cells, bytes_of, bytes_of_cell
+from ringlog.node.cells import CellMap, bytes_of, bytes_of_cell
 from ringlog.node.data_server import DataServer
 from ringlog.node.data_side import keep_from_collections
 from ringlog.node.frames import Sealer
@@ -55,7 +55,7 @@ from ringlog.node.register_host import RegisterHost
 from ringlog.node.tries import Tries
 from ringlog.operator.rehearsal import Rehearsal
 from ringlog.runtime.clock import SystemClock
-from ringlog.wire.cells import Cell, key_of
+from ringlog.wire.cells import RegisterCell, key_of
 from ringlog.wire.data import PAGE_BYTES_MAX
 
 SECONDS = 2.0
@@ -105,12 +105,12 @@ def syncs(folder: Path) -> float:
 
 
 def writes(host: RegisterHost, epoch: int, writers: int) -> float:
-    """Acknowledged writes a second of so many writers."""
+    """Acknowledged writes a second of this number of writers."""
     counts = [0] * writers
     end = time.perf_counter() + SECONDS
 
     def write(number: int) -> None:
-        key, cell = key_of("ks", b"writer-%d" % number), Cell(0, VALUE)
+        key, cell = key_of("ks", b"writer-%d" % number), RegisterCell(0, VALUE)
         while time.perf_counter() < end:
             counts[number] += 1
             host.write(key, replace(cell, timestamp=counts[number]), epoch)
@@ -185,7 +185,7 @@ class Requests:
             if is_read:
                 self._host.read(key, 1)
             else:
-                self._host.write(key, Cell(time.time_ns(), VALUE), 1)
+                self._host.write(key, RegisterCell(time.time_ns(), VALUE), 1)
             taken = time.perf_counter() - begun
             with self._lock:
                 self.slowest, self.count = max(self.slowest, taken), self.count + 1
@@ -205,10 +205,10 @@ def journey() -> tuple[list[ClusterState], NodeId, NodeId]:
     return log, first.id, joiner.id
 
 
-def many(registers: int) -> Cells:
-    """So many registers, as a node holds them."""
+def many(registers: int) -> CellMap:
+    """This number of registers, as a node holds them."""
     keys = (bytes_of(key_of("ks", b"register-%d" % number)) for number in range(registers))
-    return Cells().with_many(dict.fromkeys(keys, bytes_of_cell(Cell(0, VALUE))))
+    return CellMap().with_many(dict.fromkeys(keys, bytes_of_cell(RegisterCell(0, VALUE))))
 
 
 def told(requests: Requests, what: str) -> Figure:
@@ -313,12 +313,12 @@ def image(host: RegisterHost, folder: Path, requests: Requests) -> Figure:
     begun = time.perf_counter()
     while set(folder.glob("*.image")) == known:
         number += 1
-        host.write(key_of("ks", b"large-%d" % (number % 200)), Cell(number, bytes(2**18)), 1)
+        host.write(key_of("ks", b"large-%d" % (number % 200)), RegisterCell(number, bytes(2**18)), 1)
     return told(requests, f"the journal grows and an image is written, {time.perf_counter() - begun:.1f} s")
 
 
 def many_registers(folder: Path, registers: int) -> Iterator[Figure]:
-    """A node that holds so many, and all that happens to it."""
+    """A node that holds this number of registers, and all that happens to it."""
     log, node, _ = journey()
     (folder / "many").mkdir()
     cells = many(registers)

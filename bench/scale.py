@@ -183,7 +183,7 @@ def sizes(paper: Paper) -> dict[str, float]:
         "log of a day, GB": (paper.joins_a_day * joined + 86_400 * paper.epochs_a_second * promise) / 1e9,
         "ranges a join changes": moved / 3,
         "change records of a join": moved + paper.ranges,
-        "acks/s, told every epoch": paper.nodes * paper.epochs_a_second,
+        "acks/s, one each epoch": paper.nodes * paper.epochs_a_second,
         "acks/s now": paper.nodes / (SELDOM_US / 1e6),
         "acks now, MB/s": paper.nodes / (SELDOM_US / 1e6) * ack / 1e6,
         "cache, MB": paper.settings * paper.ranges * (served + 40) / 1e6 + streams / 1e6 * 2,

@@ -17,10 +17,10 @@ from ringlog.kernel.fold import fold
 from ringlog.kernel.state import EMPTY_STATE
 from ringlog.sim.prefix import prefix_of
 from ringlog.sim.search import prepare, run_seed
-from ringlog.sim.shape import Shape
+from ringlog.sim.shape import ClusterShape
 
 RUNS = {"small": 200, "medium": 20, "large": 3}
-SHAPE = Shape(3, 0, 2, 2, 10_000, old=False)
+SHAPE = ClusterShape(3, 0, 2, 2, 10_000, old=False)
 
 
 def main() -> None:

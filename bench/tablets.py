@@ -1,16 +1,19 @@
-"""What a million tablets cost: the state that holds them, a stage of a thousand of them, a start from what is stored.
+"""What a million tablets cost: the state that holds them, a stage of a thousand of them, a start from what is stored;
+and who serves a token, asked of a table in tablets and of one on a ring.
 
     python bench/tablets.py [TABLETS]
 
 One hundred tables share the tablets (1,000,000) evenly, three replicas each, on 300 nodes of 16 shards. *State*: what
 the process has grown by while it made them. *Stage*: the least time of some entries that each move 1,000 tablets one
-stage on, everybody acknowledging. *Start*: the state read again from its canonical bytes. Times are those of one core,
-the garbage collector off, as in the other benchmarks. The status is 1 if a limit is missed.
+stage on, everybody acknowledging. *Start*: the state read again from its canonical bytes. *Lookup*: against that on
+a ring with 16 tokens for each node, as a ratio. Times are those of one core, the garbage collector off, as in the other
+benchmarks. The status is 1 if a limit is missed.
 """
 
 from __future__ import annotations
 
 import gc
+import random
 import resource
 import sys
 import time
@@ -19,14 +22,17 @@ from ringlog.kernel.commands.tablets import AdvanceTablets, TabletAdvance
 from ringlog.kernel.decide import decide
 from ringlog.kernel.decoding import decode_state
 from ringlog.kernel.encoding import encode
-from ringlog.kernel.outcome import Accepted, Context
+from ringlog.kernel.outcome import Accepted, EntryContext
+from ringlog.kernel.ownership.placements import new_placement
 from ringlog.kernel.state import EMPTY_STATE, ClusterState, Keyspace, Node, Table, evolve
+from ringlog.kernel.tablets.groups import serving
 from ringlog.kernel.tablets.map import TabletReplica, Transition, new_map, uniform_ends, with_transitions
 from ringlog.kernel.tablets.stages import USE_NEW
 from ringlog.kernel.values import CdcOptions, Replication, TabletOptions, Witness
 
 TABLES, NODES, SHARDS, FACTOR, MOVED = 100, 300, 16, 3, 1_000
-STATE_MIB_MAX, STAGE_MS_MAX, START_S_MAX = 1_024, 20.0, 10.0
+STATE_MIB_MAX, STAGE_MS_MAX, START_S_MAX, LOOKUP_MAX = 1_024, 20.0, 10.0, 2.0
+LOOKUPS = 5_000
 EPOCH = 7
 
 
@@ -96,10 +102,34 @@ def stage_ms(state: ClusterState) -> float:
     best = float("inf")
     for _ in range(7):
         began = time.process_time()
-        decision = decide(running, AdvanceTablets(tuple(steps), witnesses), Context(EPOCH + 1, "s", 1))
+        decision = decide(running, AdvanceTablets(tuple(steps), witnesses), EntryContext(EPOCH + 1, "s", 1))
         best = min(best, time.process_time() - began)
         assert isinstance(decision, Accepted), decision
     return best * 1_000
+
+
+def lookups_us(state: ClusterState) -> tuple[float, float]:
+    """The least time of a lookup: in tablets, on a ring."""
+    drawn = random.Random(1)
+    owners = {drawn.randrange(-(2**63) + 1, 2**63): node_id(number % NODES) for number in range(NODES * SHARDS)}
+    ring = Keyspace("ring", Replication("simple", FACTOR), "v")
+    placement = new_placement(ring.replication, owners, state.nodes, EPOCH)
+    table = Table("ring", "ring", "t0", (), ("k",), (), CdcOptions(), "v", EPOCH)
+    state = evolve(
+        state,
+        keyspaces=state.keyspaces.set("ring", ring),
+        placements=state.placements.set(placement.key, placement),
+        tables=state.tables.set(table.full_name, table),
+    )
+    tokens = [drawn.randrange(-(2**63) + 1, 2**63) for _ in range(LOOKUPS)]
+    best = {"ks": float("inf"), "ring": float("inf")}
+    for _ in range(15):
+        for keyspace in best:
+            began = time.process_time()
+            for token in tokens:
+                serving(state, keyspace, "t0", token)
+            best[keyspace] = min(best[keyspace], time.process_time() - began)
+    return best["ks"] / LOOKUPS * 1e6, best["ring"] / LOOKUPS * 1e6
 
 
 def main(tablets: int) -> int:
@@ -109,6 +139,7 @@ def main(tablets: int) -> int:
     state = cluster(tablets)
     grown = resident_mib() - before
     stage = stage_ms(state)
+    in_tablets, on_ring = lookups_us(state)
     stored = encode(evolve(state, epoch=0))  # a state of no epoch has no history
     began = time.process_time()
     decode_state(stored)
@@ -118,6 +149,7 @@ def main(tablets: int) -> int:
         ("state", grown, STATE_MIB_MAX, "MiB"),
         ("stage of 1,000 tablets", stage, STAGE_MS_MAX, "ms"),
         (f"start from {len(stored) / 2**20:,.0f} MiB", start, START_S_MAX, "s"),
+        (f"lookup {in_tablets:.2f} us, ring {on_ring:.2f} us", in_tablets / on_ring, LOOKUP_MAX, ""),
     ):
         missed |= value > limit
         print(f"{name:32} {value:10,.2f} {unit:4} limit {limit:,}{'  MISSED' if value > limit else ''}")

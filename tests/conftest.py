@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
-# How long an example takes says how busy the machine is, nothing about the code.
-settings.register_profile("ringlog", deadline=None)
+# How long an example takes, or its making, says how busy the machine is, nothing about the code.
+settings.register_profile("ringlog", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("ringlog")
 
 
@@ -22,6 +22,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     Where several processes share the tests, those with Spark come before the other real processes, and of these the
     files with slow tests first: the longest pieces that cannot be divided must not be left for the end.
     """
+    for item in items:
+        left_out = item.get_closest_marker("soak")
+        if left_out is not None and not (left_out.args and str(left_out.args[0])):
+            raise pytest.UsageError(f"{item.nodeid}: what holds its promise in `make test`?")
     spark, slow, system = (1, 2, 3) if hasattr(config, "workerinput") else (2, 1, 1)
     long = {item.path for item in items if item.get_closest_marker("slow")}
 

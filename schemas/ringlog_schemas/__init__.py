@@ -2,7 +2,7 @@
 
 from ringlog_schemas.catalogue import (
     VERSION,
-    Schema,
+    CatalogueSchema,
     by_fingerprint,
     catalog,
     current,
@@ -14,7 +14,7 @@ from ringlog_schemas.catalogue import (
 
 __all__ = [
     "VERSION",
-    "Schema",
+    "CatalogueSchema",
     "by_fingerprint",
     "catalog",
     "current",

@@ -23,7 +23,7 @@ from typing import Any
 
 from fastavro.schema import fingerprint, to_parsing_canonical_form
 
-FAMILIES = ("log", "commands", "requests", "acks", "agents", "mutations", "cdc", "changes", "data")
+FAMILIES = ("log", "commands", "requests", "acks", "load", "agents", "snapshots", "mutations", "cdc", "changes", "data")
 """The folders of the present schemas, in the order of the reference page."""
 
 VERSION = "ringlog.version"
@@ -36,7 +36,7 @@ _VERSION = re.compile(r"v[1-9][0-9]*")
 
 
 @dataclass(frozen=True, slots=True)
-class Schema:
+class CatalogueSchema:
     """One schema: full name, the JSON as parsed, the fingerprint as an unsigned number."""
 
     full_name: str
@@ -69,8 +69,8 @@ def fingerprint_of(schema: Mapping[str, Any]) -> int:
     return int.from_bytes(bytes.fromhex(fingerprint(to_parsing_canonical_form(dict(schema)), "CRC-64-AVRO")), "little")
 
 
-def _load(root: Traversable) -> Mapping[str, Schema]:
-    found: dict[str, Schema] = {}
+def _load(root: Traversable) -> Mapping[str, CatalogueSchema]:
+    found: dict[str, CatalogueSchema] = {}
     for family in FAMILIES:
         folder = root / family
         paths = folder.iterdir() if folder.is_dir() else ()  # an old version has fewer families
@@ -79,12 +79,12 @@ def _load(root: Traversable) -> Mapping[str, Schema]:
             full_name = f"{parsed['namespace']}.{parsed['name']}"
             if full_name != f"ringlog.{family}.{path.name.removesuffix(SUFFIX)}":
                 raise ValueError(f"{path.name} in {family} declares {full_name}")
-            found[full_name] = Schema(full_name, parsed, fingerprint_of(parsed))
+            found[full_name] = CatalogueSchema(full_name, parsed, fingerprint_of(parsed))
     return MappingProxyType(found)
 
 
 @cache
-def current() -> Mapping[str, Schema]:
+def current() -> Mapping[str, CatalogueSchema]:
     """The schemas that this release writes, by full name."""
     return _load(_ROOT)
 
@@ -102,13 +102,13 @@ def frozen_versions() -> tuple[int, ...]:
 
 
 @cache
-def frozen(version: int) -> Mapping[str, Schema]:
+def frozen(version: int) -> Mapping[str, CatalogueSchema]:
     """The schemas as they were frozen under ``version``, by full name."""
     return _load(_ROOT / f"v{version}")
 
 
 @cache
-def by_fingerprint() -> Mapping[int, Schema]:
+def by_fingerprint() -> Mapping[int, CatalogueSchema]:
     """Every schema that this release can read, by fingerprint; of equal ones the present text."""
     found = {schema.fingerprint: schema for schema in _load(_ROOT / "earlier").values()}
     for version in frozen_versions():

@@ -20,7 +20,7 @@ from avro.compatibility import ReaderWriterCompatibilityChecker, SchemaCompatibi
 from avro.errors import AvroException
 from avro.schema import make_avsc_object
 
-from ringlog_schemas.catalogue import VERSION, Schema, current, frozen, frozen_versions
+from ringlog_schemas.catalogue import VERSION, CatalogueSchema, current, frozen, frozen_versions
 
 
 def problems(today: Mapping[str, Any], earlier: Mapping[str, Any]) -> tuple[str, ...]:
@@ -34,12 +34,13 @@ def problems(today: Mapping[str, Any], earlier: Mapping[str, Any]) -> tuple[str,
         checker: Any = ReaderWriterCompatibilityChecker()  # type: ignore[no-untyped-call]
         result = checker.get_compatibility(reader, writer)
         if result.compatibility is not SchemaCompatibilityType.compatible:
-            found.append(f"{what}: {'; '.join(sorted(result.messages))} at {', '.join(sorted(result.locations))}")
+            places = ", ".join(sorted({_place(reader.to_json(), at) for at in result.locations}))
+            found.append(f"{what}: {'; '.join(sorted(result.messages))} at {places}")
     found += _differences(today, earlier, today["name"], _types(today), _types(earlier))
     return tuple(dict.fromkeys([*found, *_style(today, today["name"])]))
 
 
-def frozen_problems(today: Schema, earlier: Schema) -> tuple[str, ...]:
+def frozen_problems(today: CatalogueSchema, earlier: CatalogueSchema) -> tuple[str, ...]:
     """``problems``, and for the envelope and for a command of the same version: any difference of the fingerprints."""
     if today.fingerprint != earlier.fingerprint:
         if today.family == "log":
@@ -62,6 +63,18 @@ def history_problems() -> tuple[str, ...]:
                 continue
             found += [f"{name} against v{version}: {problem}" for problem in frozen_problems(today, earlier)]
     return tuple(found)
+
+
+def _place(reader: Any, location: str) -> str:
+    """The field that avro's path (``/fields/2/type/...``) is about, by name; the record if it is about no field."""
+    names, at = [reader["name"]], reader
+    for step in location.strip("/").split("/"):
+        if isinstance(at, list) and step.isdigit() and int(step) < len(at):
+            at = at[int(step)]
+            names += [at["name"]] if isinstance(at, Mapping) and "name" in at and "type" in at else []
+        elif isinstance(at, Mapping) and step in at:
+            at = at[step]
+    return ".".join(names)
 
 
 def _types(schema: Any) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ringlog_schemas.catalogue import FAMILIES, Schema, current
+from ringlog_schemas.catalogue import FAMILIES, CatalogueSchema, current
 
 _INTRODUCTION = """\
 # Schemas
@@ -43,7 +43,9 @@ _TITLES = {
     "commands": "commands: what a log entry carries",
     "requests": "requests: asking the validator, and its answer",
     "acks": "acks: how far a node is",
+    "load": "load: what the tablets of a node hold and take",
     "agents": "agents: what an agent is doing",
+    "snapshots": "snapshots: states that readers begin with",
     "mutations": "mutations: writes to base tables",
     "cdc": "cdc: the CDC log and its dead letters",
     "changes": "changes: the state, topic by topic",
@@ -63,7 +65,7 @@ def page() -> str:
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
-def _record(schema: Schema) -> Iterator[str]:
+def _record(schema: CatalogueSchema) -> Iterator[str]:
     yield f"### {schema.name}\n"
     yield f"`{schema.full_name}`, fingerprint `{schema.hex}`. {schema.json['doc']}\n"
     inner: dict[str, Mapping[str, Any]] = {}

@@ -59,7 +59,7 @@ REFUSED = FULL | frozenset(
         errno.EROFS,
     }
 )
-"""What the machine or its user has to mend. A file that is missing is not among them: where that can be, whoever opens
+"""What the machine or its user has to mend. A file that is missing is not among them: where that can be, who opens
 it says what it means; anywhere else it is a defect, and shall show its trace."""
 
 

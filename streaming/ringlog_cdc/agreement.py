@@ -74,7 +74,7 @@ def check_said(state: ClusterState, writer: str, source: str, chain: PlanChain, 
 def check_images(files: ImageFiles, store: PlanStore) -> None:
     """Raise ImagesLost unless the states of the newest part are there, if its tables keep images.
 
-    Of a part that is not carried out yet nothing has to be there: whoever carries it out looks.
+    Of a part that is not carried out yet nothing has to be there: the run that carries it out looks.
     """
     parts = store.parts(store.head.batch)
     if not parts or not store.is_settled(parts[-1]) or not image_tables(store.context(parts[-1].context)):

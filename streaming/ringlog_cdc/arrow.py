@@ -17,7 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ringlog_cdc import rows as one
-from ringlog_cdc.columnar.alike import Source, halves_of, rows_alike
+from ringlog_cdc.columnar.alike import ArrowSource, halves_of, rows_alike
 from ringlog_cdc.columnar.encode import Places, cdc_rows
 from ringlog_cdc.columnar.layouts import groups_of
 from ringlog_cdc.columnar.mutations import Mutations, scan
@@ -48,7 +48,7 @@ I32 = NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
-class Records:
+class ArrowRecords:
     """An Arrow batch of n records, and its mutations as columns; ``plain`` and ``others`` are numbers of records."""
 
     partitions: I64
@@ -71,12 +71,12 @@ class Records:
         return one.Input(*place, self.keys[number].as_py(), value, one.read_mutation(value))
 
 
-def read(batch: pa.RecordBatch) -> Records:
+def read(batch: pa.RecordBatch) -> ArrowRecords:
     """The records of an Arrow batch with the columns ``IN``."""
     values = batch.column("value")
     data, ends = buffers(values.fill_null(b""))
     mutations = scan(padded(data), ends[:-1], ends[1:])
-    return Records(
+    return ArrowRecords(
         partitions=_numbers(batch, "partition"),
         offsets=_numbers(batch, "offset"),
         appended=_numbers(batch, "appended"),
@@ -122,7 +122,7 @@ def facts_function(horizon: int, leeway: int) -> Callable[[Batches], Batches]:
 _FACTS = (pa.int32(), pa.int64(), pa.int64())
 
 
-def uses_of(found: Records, leeway: int) -> I64:
+def uses_of(found: ArrowRecords, leeway: int) -> I64:
     """The greatest time that routing each record uses."""
     uses = found.appended.copy()
     timestamps, appended = found.mutations.timestamp[found.plain], found.appended[found.plain]
@@ -136,7 +136,7 @@ def uses_of(found: Records, leeway: int) -> I64:
 
 
 def rows_function(
-    table: Any, part: one.Part, counts: Any, images: ImageWork | None = None
+    table: Any, part: one.PartContext, counts: Any, images: ImageWork | None = None
 ) -> Callable[[Batches], Batches]:
     """What goes out under the broadcast ``RoutingTable``, with the columns ``OUT``: rows with their partition
     of the CDC topic, dead letters with the partition ``LETTER``. ``counts``: an accumulator of tallies. ``images``: of
@@ -178,7 +178,9 @@ def addressed(function: Callable[[Batches], Batches], rows: str, letters: str) -
     return outgoing
 
 
-def going_out(table: RoutingTable, batch: pa.RecordBatch, part: one.Part, states: States | None = None) -> Outgoing:
+def going_out(
+    table: RoutingTable, batch: pa.RecordBatch, part: one.PartContext, states: States | None = None
+) -> OutgoingColumns:
     """What goes out for an Arrow batch: rows of mutations that lie alike, and between them what ``records_of`` says."""
     alike = _alike(table, batch, part)
     if alike is None:
@@ -190,14 +192,14 @@ def going_out(table: RoutingTable, batch: pa.RecordBatch, part: one.Part, states
     return _in_order([alike, replace(others, numbers=left[others.numbers])])
 
 
-def _alike(table: RoutingTable, batch: pa.RecordBatch, part: one.Part) -> Outgoing | None:
+def _alike(table: RoutingTable, batch: pa.RecordBatch, part: one.PartContext) -> OutgoingColumns | None:
     """Rows of mutations that lie alike, if there are any; a plan of the first release has none."""
     partitions, values = _numbers(batch, "partition"), batch.column("value")
     if part.is_first or same(partitions) is None or values.null_count:
         return None
     if (_numbers(batch, "appended") < table.newest_since).any():
         return None
-    source = Source(
+    source = ArrowSource(
         part.source_topic,
         int(partitions[0]),
         bytes.fromhex(part.cluster_id.replace("-", "")),
@@ -209,10 +211,12 @@ def _alike(table: RoutingTable, batch: pa.RecordBatch, part: one.Part) -> Outgoi
     if made is None or not len(made.numbers):
         return None
     reasons = np.full(len(made.numbers), ROUTED, dtype=np.int32)
-    return Outgoing(made.numbers, reasons, made.generations, made.partitions, made.keys, made.values)
+    return OutgoingColumns(made.numbers, reasons, made.generations, made.partitions, made.keys, made.values)
 
 
-def records_of(table: RoutingTable, found: Records, part: one.Part, states: States | None = None) -> Outgoing:
+def records_of(
+    table: RoutingTable, found: ArrowRecords, part: one.PartContext, states: States | None = None
+) -> OutgoingColumns:
     """What goes out for an Arrow batch, in the order of the source. ``states``: of the rows of tables with images, if
     there are any.
     """
@@ -227,7 +231,7 @@ def records_of(table: RoutingTable, found: Records, part: one.Part, states: Stat
 
 
 @dataclass(frozen=True, slots=True)
-class Outgoing:
+class OutgoingColumns:
     """Columns of what goes out, and of records of which nothing does; ``numbers``: of the records in their Arrow batch,
     ascending; ``reasons``: ``ROUTED`` for rows, ``SKIPPED`` for nothing, else that of a dead letter.
     """
@@ -239,11 +243,11 @@ class Outgoing:
     keys: pa.Array
     values: pa.Array
 
-    def only(self, chosen: I64, values: pa.Array | None = None) -> Outgoing:
+    def only(self, chosen: I64, values: pa.Array | None = None) -> OutgoingColumns:
         """These, perhaps several times, perhaps with other ``values``."""
         kept = pa.array(chosen)
         numbers = self.numbers[chosen], self.reasons[chosen], self.generations[chosen], self.partitions[chosen]
-        return Outgoing(*numbers, self.keys.take(kept), self.values.take(kept) if values is None else values)
+        return OutgoingColumns(*numbers, self.keys.take(kept), self.values.take(kept) if values is None else values)
 
     def batch(self) -> pa.RecordBatch:
         """As Spark wants it."""
@@ -260,12 +264,12 @@ class Outgoing:
         return {RECORDS: records, **dict(counted(REASON, self.reasons)), **dict(counted(GENERATION, rows))}
 
 
-def _in_order(parts: Sequence[Outgoing]) -> Outgoing:
+def _in_order(parts: Sequence[OutgoingColumns]) -> OutgoingColumns:
     """All of them, by their records."""
     numbers = np.concatenate([some.numbers for some in parts])
     order = np.argsort(numbers, kind="stable")
     places = pa.array(order)
-    return Outgoing(
+    return OutgoingColumns(
         numbers[order],
         np.concatenate([some.reasons for some in parts])[order],
         np.concatenate([some.generations for some in parts])[order],
@@ -275,7 +279,7 @@ def _in_order(parts: Sequence[Outgoing]) -> Outgoing:
     )
 
 
-def _plain(table: RoutingTable, found: Records, part: one.Part) -> tuple[Outgoing, I64]:
+def _plain(table: RoutingTable, found: ArrowRecords, part: one.PartContext) -> tuple[OutgoingColumns, I64]:
     """Rows of plain mutations; and the numbers of those whose table keeps no CDC log.
 
     All others are looked at one by one: compound ones by their table, those that become dead letters or turn out too
@@ -317,14 +321,16 @@ def _plain(table: RoutingTable, found: Records, part: one.Part) -> tuple[Outgoin
     keys = pa.FixedSizeBinaryArray.from_buffers(pa.binary(16), len(rows), [None, pa.py_buffer(streams)])
     skipped = chosen[simple & (routed.verdict == SKIPPED)]
     return (
-        Outgoing(chosen[rows], routed.verdict[rows], routed.generation[rows], routed.partition[rows], keys, values),
+        OutgoingColumns(
+            chosen[rows], routed.verdict[rows], routed.generation[rows], routed.partition[rows], keys, values
+        ),
         skipped,
     )
 
 
 def _with_images(
-    table: RoutingTable, found: Records, rows: Outgoing, left: I64, part: one.Part, states: States
-) -> tuple[list[Outgoing], I64]:
+    table: RoutingTable, found: ArrowRecords, rows: OutgoingColumns, left: I64, part: one.PartContext, states: States
+) -> tuple[list[OutgoingColumns], I64]:
     """(rows of tables without images, and all that goes out for those with images; numbers of what is still left)."""
     mine = has_images(named(found.mutations, rows.numbers), table)
     numbers = rows.numbers[mine]
@@ -343,18 +349,18 @@ def _with_images(
     return [rows.only(np.flatnonzero(~mine)), imaged, _listed(every, defined)], np.setdiff1d(left, [*others])
 
 
-def _silent(numbers: I64) -> Outgoing:
+def _silent(numbers: I64) -> OutgoingColumns:
     """Records of which nothing goes out; they are counted."""
     count = len(numbers)
     zeros = np.zeros(count, dtype=np.int64)
     empty = pa.array([b""] * count, pa.large_binary())
     reasons = np.full(count, SKIPPED, dtype=np.int32)
-    return Outgoing(numbers, reasons, zeros, zeros.astype(np.int32), empty, empty)
+    return OutgoingColumns(numbers, reasons, zeros, zeros.astype(np.int32), empty, empty)
 
 
-def _listed(left: I64, others: list[one.Out]) -> Outgoing:
+def _listed(left: I64, others: list[one.Out]) -> OutgoingColumns:
     """What goes out for records that were looked at one by one, which have the numbers ``left``."""
-    return Outgoing(
+    return OutgoingColumns(
         numbers=left[[out.number for out in others]] if others else left[:0],
         reasons=np.array([out.reason for out in others], dtype=np.int32),
         generations=np.array([out.generation for out in others], dtype=np.int64),

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from ringlog.kernel.state import ClusterState
 from ringlog.log.driver import LogDriver
 from ringlog.log.errors import WaitTimedOut
-from ringlog.log.replica import Replica
+from ringlog.log.replica import LogReplica
 from ringlog.protocol.role import Look
 from ringlog_cdc.arrow import ADDRESSED_TYPE, FACTS_TYPE, NEVER, addressed, facts_function, rows_function
 from ringlog_cdc.decisions import context_of, is_first, table_of
@@ -28,25 +28,25 @@ from ringlog_cdc.lake.sink import KEPT, KEPT_TYPE, Lake, with_heads
 from ringlog_cdc.pace import FIRST, next_limit
 from ringlog_cdc.plan import OffsetRange, PartitionFacts, PlanEntry
 from ringlog_cdc.plan_store import PlanStore
-from ringlog_cdc.progress import BatchFigures, Progress
+from ringlog_cdc.progress import BatchFigures, BatchProgress
 from ringlog_cdc.protocol.batch import (
     AppendedSince,
+    AwaitState,
     Batches,
     Begin,
     FactsOf,
-    Held,
     MarkDone,
-    News,
     PutContext,
-    Write,
+    ReportHeld,
+    WriteRows,
 )
 from ringlog_cdc.protocol.effects import Locked, OfChain, Wake
 from ringlog_cdc.recovery import Index, without
-from ringlog_cdc.rows import Part
+from ringlog_cdc.rows import PartContext
 from ringlog_cdc.settings import JobSettings
 from ringlog_cdc.shares import batch_ends
 from ringlog_cdc.sink import sink_options
-from ringlog_cdc.sizes import CUT, Records, left_of
+from ringlog_cdc.sizes import CUT, RecordColumns, left_of
 from ringlog_cdc.source import Offsets
 from ringlog_cdc.tally import GENERATION, REASON, RECORDS, WITH_STATES, Tally, TallyParam, of_kind
 from ringlog_cdc.verdicts import CODES, KNOWN, ROUTED, SKIPPED
@@ -54,6 +54,8 @@ from ringlog_cdc.writer import Writer
 
 HELD_LOOK_S = 0.5
 HELD_REPORT_S = 5.0
+WRITING_REPORT_S = 30.0
+GROUP = "ringlog-cdc-batch"
 TABLES_KEPT = 4
 
 
@@ -64,11 +66,11 @@ class BatchRunner:
         self,
         session: SparkSession,
         settings: JobSettings,
-        replica: Replica,
+        replica: LogReplica,
         writer: Writer,
         store: PlanStore,
         offsets: Offsets,
-        progress: Progress,
+        progress: BatchProgress,
         partitions: int,
         starts: Mapping[int, int],
         images: ImageFolder,
@@ -79,7 +81,7 @@ class BatchRunner:
         self.idle.set()
         self.stopping = threading.Event()
         self.failure: BaseException | None = None
-        self.last_batch = -1
+        self.batch = self.last_batch = -1
         self._session = session
         self._settings = settings
         self._replica = replica
@@ -94,9 +96,11 @@ class BatchRunner:
         self._lake = lake
         self._all_small = True
         self._done = 0
-        self._began = self._report_at = 0.0
+        self._began = self._report_at = self._writing_said = 0.0
+        self._writing_since: float | None = None
+        self._given_up = False
         self._held_since: float | None = None
-        self._records = Records()
+        self._records = RecordColumns()
         self._tables: dict[tuple[str, tuple[str, ...]], Broadcast[Any]] = {}
         self.batches = Batches(writer.promises, starts, self._context, store.context, self._ends, FIRST)
         self.driver = LogDriver(replica.log, replica, look=self._look, look_s=HELD_LOOK_S)
@@ -105,26 +109,51 @@ class BatchRunner:
             AppendedSince: lambda effect: offsets.later(settings.source_topic, effect.limit),
             FactsOf: self._facts,
             PutContext: self._put_context,
-            Held: self._held,
-            News: self._news,
+            ReportHeld: self._held,
+            AwaitState: self._news,
             Begin: self._begin,
-            Write: self._write,
+            WriteRows: self._write,
             MarkDone: self._mark_done,
         }
 
     def __call__(self, frame: DataFrame, batch: int) -> None:
         """Carry out a batch. Any exception ends the query; ``failure`` keeps it."""
         self.idle.clear()
+        self.batch, self._given_up = batch, False
         try:
             if self.stopping.is_set():
                 raise StopRequested
             self._run(frame, batch)
             self.last_batch = batch
         except BaseException as error:
-            self.failure = error
+            self.failure = StopRequested() if self._given_up else error
             raise
         finally:
             self.idle.set()
+
+    def give_up(self) -> None:
+        """End the batch in hand where it is, as a killed process would; returns when it has ended."""
+        self._given_up = True
+        while not self.idle.wait(HELD_LOOK_S):  # again, as it may be between two of Spark's jobs
+            self._session.sparkContext.cancelJobGroup(GROUP)
+
+    def _for_giving_up(self) -> None:
+        """What Spark runs for this thread from here on is what ``give_up`` ends."""
+        self._session.sparkContext.setJobGroup(GROUP, f"batch {self.batch}", interruptOnCancel=True)
+
+    def report_writing(self) -> None:
+        """Say of a part that is being written for long since when, and what ends that. For another thread."""
+        began = self._writing_since
+        if began is None or (now := time.monotonic()) < max(began, self._writing_said) + WRITING_REPORT_S:
+            return
+        self._writing_said = now
+        self._progress.emit(
+            "writing",
+            batch=self.batch,
+            seconds=round(now - began, 1),
+            waiting="rows and dead letters of the part in hand to be written",
+            ends="when the brokers have them; SIGTERM gives up without loss where they are away",
+        )
 
     def _run(self, frame: DataFrame, batch: int) -> None:
         started = time.monotonic()
@@ -149,6 +178,7 @@ class BatchRunner:
             OffsetRange(partition, start, effect.ends[partition])
             for partition, start in sorted(effect.positions.items())
         ]
+        self._for_giving_up()
         records = self._records.of(self._frame.where(within(ranges)))
         found = records.mapInArrow(facts_function(effect.horizon, effect.leeway), FACTS_TYPE)
         parted = found.groupBy("partition").agg(F.min("held").alias("held"), F.max("used").alias("used")).collect()
@@ -159,9 +189,9 @@ class BatchRunner:
 
     def _put_context(self, effect: PutContext) -> str:
         self._replica.remember()  # a plan made on a history that the log loses must be known by its state id
-        return self._store.put_context(dict(effect.context))
+        return self._store.put_context(effect.context)
 
-    def _held(self, effect: Held) -> None:
+    def _held(self, effect: ReportHeld) -> None:
         """Say for what the batch waits, since when, and how it ends; of what is to be said only if it takes long."""
         now, since = time.monotonic(), effect.since / 1e6
         if now < self._report_at or (effect.horizon is None and now - since < HELD_REPORT_S):
@@ -185,7 +215,7 @@ class BatchRunner:
             **fields,
         )
 
-    def _news(self, effect: News) -> ClusterState:
+    def _news(self, effect: AwaitState) -> ClusterState:
         with suppress(WaitTimedOut):
             self._replica.wait_for(lambda state: state is not effect.seen or None, HELD_LOOK_S, "news of the log")
         return self._replica.state
@@ -219,21 +249,26 @@ class BatchRunner:
         with self._writer.lock:
             self._store.mark_done(entry)
 
-    def _write(self, effect: Write) -> tuple[OffsetRange, ...]:
+    def _write(self, effect: WriteRows) -> tuple[OffsetRange, ...]:
         """Those of a source partition go out in its order: by one task, with one producer. Where a record is not small
         (``ringlog_cdc.sizes``) the rest of its partition is left for another pass.
         """
         entry, frame = effect.entry, self._frame
         if entry.part or not entry.last or effect.ranges != entry.ranges:
             frame = frame.where(within(effect.ranges))
-        cut = self._write_rows(frame, effect)
+        self._for_giving_up()
+        self._writing_since = time.monotonic()
+        try:
+            cut = self._write_rows(frame, effect)
+        finally:
+            self._writing_since = None
         self._all_small = self._all_small and not cut
         return tuple(left_of(effect.ranges, cut))
 
-    def _write_rows(self, frame: DataFrame, effect: Write) -> dict[int, int]:
+    def _write_rows(self, frame: DataFrame, effect: WriteRows) -> dict[int, int]:
         """Returns what was cut."""
         entry, state, context = effect.entry, effect.state, dict(effect.context)
-        part = Part(
+        part = PartContext(
             source_topic=self._settings.source_topic,
             cluster_id=context["cluster_id"],
             incarnation=entry.incarnation,

@@ -1,4 +1,7 @@
-"""The plan chain in memory: what its entries and marks say together. Where it is kept is its subclasses' affair.
+"""The plan chain: what its entries and marks say together, and the port of what keeps it.
+
+Two adapters, ``PlanStore`` on disk and the simulator's ``Checkpoint``, pass one suite
+(``tests/cdc/test_plan_store_conformance.py``).
 
 A part is *settled* when all its rows are durable in their topics, a closing at once. What is durable of the source is
 what the settled parts cover without a gap.
@@ -6,9 +9,16 @@ what the settled parts cover without a gap.
 
 from __future__ import annotations
 
+import hashlib
+import json
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
+from typing import Any, Generic, TypeVar
 
 from ringlog_cdc.plan import GENESIS, PlanEntry
+
+Done = TypeVar("Done")
+Named = TypeVar("Named")
 
 
 class PlanChain:
@@ -72,3 +82,37 @@ class PlanChain:
         closings = [entry.sequence for entry in self._entries.values() if entry.kind == "close"]
         newest = max(closings, default=-1)
         return all(self.is_settled(entry) for entry in self._entries.values() if entry.sequence < newest)
+
+
+class StoredChain(PlanChain, ABC, Generic[Done, Named]):
+    """A chain that outlives its driver: opened again, it has each entry, mark and context that was stored.
+
+    ``Done``: what storing gives, None after it or steps that perform it; ``Named``: likewise, a name. One that raises
+    anything but ChainMoved and ChainBroken may have stored what it was given.
+    """
+
+    @abstractmethod
+    def append(self, entry: PlanEntry) -> Done:
+        """Store the next entry. Raises ChainMoved if that place is taken, ChainBroken if it does not fit."""
+
+    @abstractmethod
+    def mark_done(self, entry: PlanEntry) -> Done:
+        """All rows of the entry are durable in their topics."""
+
+    @abstractmethod
+    def put_context(self, context: Mapping[str, Any]) -> Named:
+        """Store what parts are decided with, if it is absent, under its ``context_name``, which is the outcome."""
+
+    @abstractmethod
+    def context(self, name: str) -> Mapping[str, Any]:
+        """The context stored under ``name``. Raises ChainBroken if it is missing or was changed."""
+
+
+def canonical(context: Mapping[str, Any]) -> bytes:
+    """The one JSON text of a context."""
+    return json.dumps(dict(context), sort_keys=True, separators=(",", ":")).encode()
+
+
+def context_name(data: bytes) -> str:
+    """The name of a context with these canonical bytes: hex SHA-256."""
+    return hashlib.sha256(data).hexdigest()

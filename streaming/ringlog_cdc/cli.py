@@ -12,7 +12,7 @@ import typer
 from ringlog.log.errors import LogError
 from ringlog.runtime.context import log_in_at, recall
 from ringlog.runtime.kafka_config import VARIABLE, BadKafkaConfig, current, spark_options, use
-from ringlog.runtime.properties import BadLine, read_properties
+from ringlog.runtime.properties import BadPropertyLine, read_properties
 from ringlog_cdc.errors import CdcError
 from ringlog_cdc.settings import JobSettings
 from ringlog_cdc.sink import ORDER, unfit
@@ -161,7 +161,7 @@ def producer_options(path: Path) -> tuple[tuple[str, str], ...]:
         lines = read_properties(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise typer.BadParameter(f"{path} cannot be read: {error}") from error
-    except BadLine as bad:
+    except BadPropertyLine as bad:
         raise typer.BadParameter(f"{path}, {bad}") from bad
     for line in lines:
         if unfit(line.name, line.value):

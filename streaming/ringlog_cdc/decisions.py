@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from ringlog.kernel.generations.statements import shape_of_table
@@ -19,7 +19,7 @@ from ringlog_cdc.errors import ChainBroken
 from ringlog_cdc.images.tables import image_tables, images_context
 from ringlog_cdc.plan import OffsetRange, PlanEntry, route_entry
 from ringlog_cdc.routing import RoutingTable, routing_table
-from ringlog_cdc.shapes import shape_of_fields
+from ringlog_cdc.shapes import fields_of_shape, shape_of_fields
 
 FORMAT = 2
 """Of contexts. 1, which has no number: every write is one row, keys are not looked at, rows are as then."""
@@ -79,7 +79,7 @@ def decide(
 
     ``state``: the newest folded one, which must give the context that the part was made with; ``horizon``: what binds
     in that very state. After the rows were looked at the horizon may have been lowered, a generation committed above
-    it, and the horizon raised again: whoever decides on a state that is not the newest would miss that.
+    it, and the horizon raised again: a decision on a state that is not the newest would miss that.
     """
     if draft.ranges and horizon <= draft.used:
         return None
@@ -111,11 +111,12 @@ def context_of(
     return (
         reaches
         | images_context(state, image_ttl)
+        | _ids_context(state)
         | {
             "cluster_id": state.cluster_id,
             "generations": [[generation.id, generation.timestamp] for generation in state.generations],
             "format": FORMAT,
-            "tables": {name: list(astuple(shape_of_table(table))) for name, table in in_order(state.tables)},
+            "tables": {name: fields_of_shape(shape_of_table(table)) for name, table in in_order(state.tables)},
             "leeway_us": setting(state, "cdc_leeway_us"),
             "row_bytes_max": row_bytes_max,
             "partitions": partitions,
@@ -123,6 +124,12 @@ def context_of(
         }
         | history_context(state)
     )
+
+
+def _ids_context(state: ClusterState) -> dict[str, Any]:
+    """Ids of the tables in tablets, under which generations have their streams; nothing where there are none."""
+    found = {name: table.id for name, table in in_order(state.tables) if table.tablets is not None}
+    return {"in_tablets": found} if found else {}
 
 
 def still_known(context: Mapping[str, Any], state: ClusterState, used: int) -> Mapping[str, Any]:
@@ -159,6 +166,7 @@ def table_of(context: Mapping[str, Any], closed: Sequence[str], state: ClusterSt
         context["cluster_id"],
         image_tables(context),
         history_in(context),
+        context.get("in_tablets", {}),
     )
 
 

@@ -1,8 +1,8 @@
 """The CDC job: wiring of metadata, writer, plans and the streaming query; start, clean stop, and the reason it ended.
 
 Order of a start: the checkpoint is locked and claimed, the writer registers a new incarnation and folds at least to
-it, and only then does the query begin. A clean stop finishes the batch that is being written; one that waits for a
-horizon is given up without loss, since its plans are stored.
+it, and only then does the query begin. A clean stop finishes the batch that is being written. One that waits, for a
+horizon or for a broker that is away, is given up without loss, since its plans are stored.
 """
 
 from __future__ import annotations
@@ -24,8 +24,12 @@ from pyspark.sql.streaming.query import StreamingQuery
 from ringlog.client.client import Client
 from ringlog.kernel.settings import SETTINGS
 from ringlog.kernel.state import ClusterState, in_order
+from ringlog.log.errors import LogUnavailable
 from ringlog.log.identity import ClusterRecords
-from ringlog.log.topics import CDC, DEAD_LETTERS, MUTATIONS, admin_client, verify_topics
+from ringlog.log.opening import beginning_of
+from ringlog.log.topics import CDC, DEAD_LETTERS, MUTATIONS, admin_client, topic_ids, verify_topics
+from ringlog.log.watch import LOOKUP_TIMEOUT_S, Lost, TopicWatch
+from ringlog.private import private_folder
 from ringlog.runtime.kafka_config import spark_options
 from ringlog.runtime.signals import stop_on_signals
 from ringlog_cdc.agreement import check_agreement, check_images, check_said
@@ -37,7 +41,7 @@ from ringlog_cdc.images.work import ImageFolder
 from ringlog_cdc.lake.opening import open_lake
 from ringlog_cdc.metrics import Metrics
 from ringlog_cdc.plan_store import CLAIM, PlanStore, claim_checkpoint, give_up_claim
-from ringlog_cdc.progress import Listener, Observer, Progress, unobserved
+from ringlog_cdc.progress import BatchProgress, Listener, Observer, unobserved
 from ringlog_cdc.protocol.batch import CheckCheckpoint, ClaimCheckpoint, GiveUpClaim, LookUp, start
 from ringlog_cdc.recovery import Index, make_index
 from ringlog_cdc.retention import RetentionKeeper
@@ -60,6 +64,8 @@ from ringlog_cdc.writer import Writer
 
 LOOK_S = 0.2
 COMMIT_WAIT_S = 15.0
+BROKER_PATIENCE_S = 10.0
+"""How long a stop waits for a broker that does not answer, before it gives the batch in hand up."""
 CONSUMER_OPTIONS = {
     "kafka.isolation.level": "read_committed",
     "kafka.fetch.max.wait.ms": "50",  # at the end of a partition; by default ten times that, in each batch
@@ -78,6 +84,7 @@ def client_of(settings: JobSettings) -> Client:
         settings.cluster,
         f"cdc-{settings.writer}",
         record=ClusterRecords(settings.checkpoint, settings.cluster, "metadata"),
+        beginning=beginning_of(settings.bootstrap_servers, settings.cluster),
         tell=lambda replay: print(str(replay), file=sys.stderr, flush=True),
     )
 
@@ -97,11 +104,14 @@ class CdcJob:
         self._opened: list[Any] = []
         self._begins: dict[int, int] | None = None
         self._query: StreamingQuery | None = None
+        self._lost: list[Lost] = []
 
     def start(self) -> CdcJob:
         """Lock, register, begin. Raises CdcError, LogError."""
         settings = self.settings
         check_session(self._session)
+        if str(self._session.sparkContext.master).startswith("local"):  # else workers of other users may read it
+            private_folder(settings.checkpoint, CLAIM)
         settings.checkpoint.mkdir(parents=True, exist_ok=True)
         prepare_session(self._session)
         try:
@@ -128,6 +138,7 @@ class CdcJob:
             images = ImageFolder(self._files, epoch, settings.images_anew, self.progress.emit)
             self.runner = self._runner(client, images)
             self._open(Listener(self._session, self._name, self.progress.reported).close)
+            self._watch_topics()
             self._query = self._begin()
             self.progress.emit(
                 "started",
@@ -140,6 +151,25 @@ class CdcJob:
             self._close()
             raise
         return self
+
+    def _watch_topics(self) -> None:
+        """Rows wait for their topic as long as it takes (``sink``), for one that was deleted they would for ever."""
+        settings = self.settings
+        names = (settings.sink_topic, settings.letters_topic, settings.source_topic)
+        found = topic_ids(admin_client(settings.bootstrap_servers), names, LOOKUP_TIMEOUT_S)
+        ids = {name: topic_id for name, topic_id in found.items() if topic_id is not None}
+        watch = TopicWatch(settings.bootstrap_servers, ids, self._lost.append)
+        self._open(watch.stop)
+        watch.start()
+
+    def _check_topics(self) -> None:
+        """Raise CdcError if a topic is gone; the batch in hand is given up, as if the process had been killed."""
+        if not self._lost:
+            return
+        self.runner.stopping.set()
+        self.runner.give_up()
+        code, _, what = str(self._lost[0]).partition(": ")
+        raise CdcError(code, what, "restore it, or found the cluster again, which makes it; then start the job again")
 
     def _claim(self, effect: ClaimCheckpoint, offsets: Offsets) -> bool:
         settings, state = self.settings, effect.state
@@ -164,7 +194,7 @@ class CdcJob:
             check_images(self._files, store)
         admin = admin_client(settings.bootstrap_servers)
         verify_topics(admin, settings.cluster, settings.bootstrap_servers, USED, tend=True)
-        self.progress = Progress(settings.checkpoint / "progress.jsonl", observe=self._observer(client))
+        self.progress = BatchProgress(settings.checkpoint / "progress.jsonl", observe=self._observer(client))
         self._open(self.progress.close)
         self._retention = RetentionKeeper(admin, settings.sink_topic, self.progress.emit)
         self._starts = self._first_offsets(offsets, state, store)
@@ -204,7 +234,7 @@ class CdcJob:
         )
 
     def _observer(self, client: Client) -> Observer:
-        """What is told each line of the progress: the metrics, if they were asked for."""
+        """What gets each line of the progress: the metrics, if they were asked for."""
         port, name = self.settings.metrics_port, self.settings.writer
         if port is None:
             return unobserved
@@ -282,6 +312,8 @@ class CdcJob:
         assert self._query is not None, "start it first"
         while not self.stopping.wait(LOOK_S):
             self.writer.check()
+            self._check_topics()
+            self.runner.report_writing()
             self._retention.keep(self._replica.state)
             if not self._query.isActive:
                 self._raise_failure()
@@ -308,7 +340,7 @@ class CdcJob:
         try:
             if self._query is not None:
                 self.runner.stopping.set()
-                self.runner.idle.wait()
+                self._finish_batch()
                 deadline = time.monotonic() + COMMIT_WAIT_S
                 while self._query.isActive and not self._is_committed() and time.monotonic() < deadline:
                     threading.Event().wait(LOOK_S / 4)
@@ -316,6 +348,23 @@ class CdcJob:
                 self._raise_failure()
         finally:
             self._close()
+
+    def _finish_batch(self) -> None:
+        """Wait for the batch in hand. Rows wait for a broker that is away as long as that takes (``sink``), a stop does
+        not: then the batch is given up, as if the process had been killed.
+        """
+        sink = self.settings.sink_topic
+        offsets = Offsets(self.settings.bootstrap_servers, self.runner.idle, BROKER_PATIENCE_S)
+        try:
+            while not self.runner.idle.wait(LOOK_S):
+                offsets.ends(sink)
+        except StopRequested:  # it has ended while the question waited
+            pass
+        except LogUnavailable as error:
+            self.progress.emit("given_up", batch=self.runner.batch, why=str(error), then="the next start repeats it")
+            self.runner.give_up()
+        finally:
+            offsets.close()
 
     def _raise_failure(self) -> None:
         """Raise what ended the query, unless that was the wish to stop."""

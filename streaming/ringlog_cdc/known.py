@@ -39,7 +39,7 @@ Write = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownRows:
     """What is there of the mutations of a plan part: rows by (partition, offset, timestamp, number), and letters.
 
     ``whole``: parts of writes whose last row is there; ``begun``: of others the operations that are there, by number.
@@ -72,7 +72,7 @@ class Known:
         return self.is_settled(*place, LETTERS) or place in self.letters or place in decided
 
 
-def known_of(noted: Iterable[Noted]) -> Known:
+def known_of(noted: Iterable[Noted]) -> KnownRows:
     """What these identities say."""
     rows: dict[tuple[int, int, int, int], int] = {}
     whole: set[Write] = set()
@@ -88,7 +88,7 @@ def known_of(noted: Iterable[Noted]) -> Known:
     for name, operation in sorted(rows.items()):
         if name[:3] not in whole:
             begun[name[:3]] = (*begun.get(name[:3], ()), operation)
-    return Known(frozenset(rows), frozenset(whole), frozenset(letters), begun)
+    return KnownRows(frozenset(rows), frozenset(whole), frozenset(letters), begun)
 
 
 def settled_of(state: ClusterState, source: str) -> dict[int, int]:
@@ -112,7 +112,7 @@ def may_revive(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
     return any(is_now.get(name) != shape for name, shape in was.items())
 
 
-class Rest:
+class RestOfWrite:
     """The rows of a write that was left half written, as they are made once more: which go out, and as which number.
 
     Images may be others by now, or none, for their states begin with a checkpoint and tables are altered. So a row is

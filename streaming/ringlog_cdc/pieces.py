@@ -1,10 +1,11 @@
 """Writes of several rows on their way through a Spark worker: judged, taken apart, routed piece by piece, encoded.
 
-They are compound ones, and all writes of tables with images (``ringlog_cdc.images``). A write is taken as a whole or
-refused as a whole, by the rules that base nodes go by (``admission``): a statement outside the acceptance window, in a
-closed generation or with a row that is too large refuses all, and then it leaves no state behind for images either.
-Each piece lies in the generation that operates at its own timestamp, so the pieces of one write may lie in streams of
-two generations. A write that changes nothing (a range in which no row can lie) has no row.
+They are compound ones, and all writes of tables with images (``ringlog_cdc.images``). Rows have columns under their
+stored names (``kernel.schema.stored``): where these differ, all inserts and updates come here. A write is taken as a
+whole or refused as a whole, by the rules that base nodes go by (``admission``): a statement outside the acceptance
+window, in a closed generation or with a row that is too large refuses all, and then it leaves no state behind for
+images either. Each piece lies in the generation that operates at its own timestamp, so the pieces of one write may lie
+in streams of two generations. A write that changes nothing (a range in which no row can lie) has no row.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ import pyarrow as pa
 
 from ringlog.kernel.generations.admission import refusal, shape_for
 from ringlog.kernel.generations.lookup import index_at
-from ringlog.kernel.generations.statements import TableShape, is_compound
-from ringlog.kernel.generations.verdicts import Version, newest_of, version_at
+from ringlog.kernel.generations.statements import TableShape, is_compound, stored_shape
+from ringlog.kernel.generations.verdicts import CountedVersion, newest_of, version_at
 from ringlog.kernel.ring.murmur3 import token_of
 from ringlog.kernel.ring.partition_key import compose
+from ringlog.kernel.schema.stored import as_stored
 from ringlog.wire.records import CdcRow, Mutation, encode_cdc_row
 from ringlog_cdc.cdc_time import high_halves, low_halves
 from ringlog_cdc.images.define import States, imaged
@@ -41,7 +43,7 @@ class Single:
 
 
 @dataclass(frozen=True, slots=True)
-class Routed:
+class RoutedWrite:
     """What became of one; ``generations`` to ``rows`` have an item a row of the log, rows encoded."""
 
     verdict: int
@@ -53,7 +55,7 @@ class Routed:
 
 def route_single(
     table: RoutingTable, topic: str, row_bytes_max: int, write: Single, epoch: int, states: States | None = None
-) -> Routed:
+) -> RoutedWrite:
     """Verdict and rows of a write. ``epoch``: of the plan part; ``states``: of the rows of tables with images, which
     change if it is routed.
     """
@@ -61,11 +63,12 @@ def route_single(
     shape = shape_for(table.rules, mutation, write.appended)
     verdict = _verdict(table, mutation, write.appended, shape)
     if verdict != ROUTED:
-        return Routed(verdict)
+        return RoutedWrite(verdict)
     name = f"{mutation.keyspace}.{mutation.table}"
     assert not isinstance(shape, str), "it is routed"
     earlier = earlier_version(table, mutation, write.appended)
-    pieces = split(mutation, shape) if is_compound(mutation, shape) else (plain_piece(mutation),)
+    compound, mutation = is_compound(mutation, shape), as_stored(mutation, shape.stored)
+    pieces = split(mutation, stored_shape(shape)) if compound else (plain_piece(mutation),)
     key = compose([part for part in mutation.partition_key if part is not None])
     # Only the living table of the name has images; a reader finds the version of an earlier one by its epoch.
     only_keys, images = shape.delta == "keys", None if _is_over(table, name, earlier) else table.images.get(name)
@@ -78,25 +81,25 @@ def route_single(
     elif only_keys:
         pieces = keys_only(pieces)
     if not pieces:
-        return Routed(SKIPPED)
+        return RoutedWrite(SKIPPED)
     generations = np.array([index_at(table.timestamps, piece.timestamp) for piece in pieces], dtype=np.int32)
     if np.isin(generations, table.closed).any():
-        return Routed(NUMBERS["generation_closed"])
+        return RoutedWrite(NUMBERS["generation_closed"])
     tokens = np.full(len(pieces), token_of(key), dtype=np.int64)
-    located = table.streams.locate(tokens, generations)
+    located = table.streams.locate(tokens, table.placed(_id_of(table, name, earlier), generations))
     streams = tuple(table.streams.streams[index].tobytes() for index in located)
     starts = tuple(table.timestamps[index] for index in generations)
     places = zip(pieces, starts, streams, _times(table, mutation, write, pieces), strict=True)
     rows = tuple(encode_cdc_row(row_of(mutation, topic, write, epoch, *place)) for place in places)
     if max(map(len, rows)) > row_bytes_max:
-        return Routed(NUMBERS["oversized"])
+        return RoutedWrite(NUMBERS["oversized"])
     if states is not None:
         for state in left.items():
             states.put(*state)
-    return Routed(ROUTED, starts, tuple(table.partitions[located].tolist()), streams, rows)
+    return RoutedWrite(ROUTED, starts, tuple(table.partitions[located].tolist()), streams, rows)
 
 
-def earlier_version(table: RoutingTable, mutation: Mutation, appended: int) -> Version | None:
+def earlier_version(table: RoutingTable, mutation: Mutation, appended: int) -> CountedVersion | None:
     """The version that reads a write, if it is not the newest of the table that has the name."""
     history = table.rules.history
     if history is None or history.is_newest(mutation, appended):
@@ -107,7 +110,12 @@ def earlier_version(table: RoutingTable, mutation: Mutation, appended: int) -> V
     return found
 
 
-def _is_over(table: RoutingTable, name: str, earlier: Version | None) -> bool:
+def _id_of(table: RoutingTable, name: str, earlier: CountedVersion | None) -> str:
+    """The id of a write's table, if that may be in tablets."""
+    return earlier.id if earlier is not None else table.ids.get(name, "")
+
+
+def _is_over(table: RoutingTable, name: str, earlier: CountedVersion | None) -> bool:
     """True for a version of a table that has the name no more."""
     if earlier is None:
         return False
@@ -150,7 +158,7 @@ def plain_piece(mutation: Mutation, only_keys: bool = False) -> Piece:
     )
 
 
-class Place(Protocol):
+class WritePlace(Protocol):
     """Where a write lies in the mutations topic."""
 
     @property
@@ -160,7 +168,14 @@ class Place(Protocol):
 
 
 def row_of(
-    mutation: Mutation, topic: str, place: Place, epoch: int, piece: Piece, generation: int, stream: bytes, time: bytes
+    mutation: Mutation,
+    topic: str,
+    place: WritePlace,
+    epoch: int,
+    piece: Piece,
+    generation: int,
+    stream: bytes,
+    time: bytes,
 ) -> CdcRow:
     """The row of a piece of a write, whose key has no nulls. ``epoch``: that it was decided by; ``generation``: its
     timestamp; ``time``: 16 bytes.

@@ -11,14 +11,14 @@ older ones. The store serves one driver; the lock of the checkpoint (``ringlog_c
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ringlog_cdc.chain import PlanChain
+from ringlog_cdc.chain import StoredChain, canonical, context_name
 from ringlog_cdc.errors import CdcError, ChainBroken, ChainMoved, checkpoint_lost
 from ringlog_cdc.plan import GENESIS, PlanEntry, check_link, decode, encode
 
@@ -52,7 +52,7 @@ def _sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-class PlanStore(PlanChain):
+class PlanStore(StoredChain[None, str]):
     """The chain of one checkpoint. Not thread-safe: callers hold the writer's lock while they append."""
 
     def __init__(self, checkpoint: Path, kept: int = KEPT_ENTRIES) -> None:
@@ -117,13 +117,13 @@ class PlanStore(PlanChain):
 
     # ------------------------------------------------------------------------------------------- contexts
 
-    def put_context(self, context: dict[str, Any]) -> str:
-        """Store what parts are decided with, under the digest of its canonical JSON, which is returned."""
-        data = json.dumps(context, sort_keys=True, separators=(",", ":")).encode()
-        name = hashlib.sha256(data).hexdigest()
+    def put_context(self, context: Mapping[str, Any]) -> str:
+        """Store what parts are decided with; see there."""
+        data = canonical(context)
+        name = context_name(data)
         if name not in self._known:
             create_if_absent(self._contexts / f"{name}.json", data)
-            self._known[name] = context
+            self._known[name] = dict(context)
         return name
 
     def context(self, name: str) -> dict[str, Any]:
@@ -134,7 +134,7 @@ class PlanStore(PlanChain):
             data = (self._contexts / f"{name}.json").read_bytes()
         except FileNotFoundError as error:
             raise ChainBroken(f"context {name} is missing") from error
-        if hashlib.sha256(data).hexdigest() != name:
+        if context_name(data) != name:
             raise ChainBroken(f"context {name} was changed")
         self._known[name] = json.loads(data)
         return self._known[name]

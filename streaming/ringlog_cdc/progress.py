@@ -55,8 +55,8 @@ class BatchFigures:
         return fields
 
 
-class Progress:
-    """Writes the lines. Thread-safe; lines of one batch are written once. ``observe`` is told each line, too."""
+class BatchProgress:
+    """Writes the lines. Thread-safe; lines of one batch are written once. ``observe`` gets each line, too."""
 
     def __init__(
         self,

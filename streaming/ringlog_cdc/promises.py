@@ -21,11 +21,11 @@ from ringlog.protocol.answers import RejectedResult, Submitted
 
 _REPLACED = ("stale_incarnation", "unknown_writer", "writer_fenced")
 HELD_STEPS = 10
-"""While rows are held the horizon is raised at most so many times a lead: each time is an entry of the log."""
+"""While rows are held the horizon is raised at most N times a lead: each time is an entry of the log."""
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class WriterStanding:
     """A writer as the log has it, and what it used (times in microseconds).
 
     ``used``: the greatest timestamp or append time of any stored plan. ``active``: rows were planned lately.
@@ -46,7 +46,7 @@ def binding(folded: int, lowering: int | None) -> int:
     return folded if lowering is None else min(folded, lowering)
 
 
-def next_horizon(standing: Standing, now: int, lead: int) -> int | None:
+def next_horizon(standing: WriterStanding, now: int, lead: int) -> int | None:
     """The horizon to ask for now, or None if the present one serves."""
     if standing.prepared:
         lowest = max(standing.floor, standing.low_watermark, standing.used + 1)

@@ -40,11 +40,21 @@ from ringlog.wire.records import decode_dead_letter, encode_cdc_row
 from ringlog_cdc.arrow import LETTER
 from ringlog_cdc.errors import CdcError, ChainBroken
 from ringlog_cdc.frames import TopicReader, at_or_after, chunks
-from ringlog_cdc.known import LETTERS, Known, Noted, Rest, Write, concerns, known_of, may_have_written, settled_of
+from ringlog_cdc.known import (
+    LETTERS,
+    KnownRows,
+    Noted,
+    RestOfWrite,
+    Write,
+    concerns,
+    known_of,
+    may_have_written,
+    settled_of,
+)
 from ringlog_cdc.lake.heads import decoded, heads_of
 from ringlog_cdc.plan import OffsetRange, PlanEntry
 from ringlog_cdc.plan_store import create_if_absent
-from ringlog_cdc.progress import Progress
+from ringlog_cdc.progress import BatchProgress
 from ringlog_cdc.routing import crc32_rows
 from ringlog_cdc.settings import JobSettings
 from ringlog_cdc.source import Offsets
@@ -76,9 +86,9 @@ class Index:
         self._folder = checkpoint / FOLDER
         self._file = checkpoint / FILE
         self.is_made = self._file.exists()
-        noted = decode_index(self._file.read_bytes()) if self.is_made else Bounds({}, {}, {})
+        noted = decode_index(self._file.read_bytes()) if self.is_made else IndexBounds({}, {}, {})
         self.bounds, self.settled, self.lasts = noted.bounds, noted.settled, noted.lasts
-        self._kept: tuple[int, Known] | None = None
+        self._kept: tuple[int, KnownRows] | None = None
 
     def is_needed(self, state: ClusterState, head: PlanEntry) -> bool:
         """True for a checkpoint that ``may_have_written``, until the index is made; remembered after a crash."""
@@ -111,14 +121,14 @@ class Index:
 
     def finish(self) -> None:
         """All has been noted."""
-        create_if_absent(self._file, encode_index(Bounds(self.bounds, self.settled, self.lasts)))
+        create_if_absent(self._file, encode_index(IndexBounds(self.bounds, self.settled, self.lasts)))
         self.is_made = True
 
     def concerns(self, ranges: Sequence[OffsetRange]) -> bool:
         """True unless these ranges lie behind all that was there."""
         return concerns(self.bounds, ranges)
 
-    def known(self, entry: PlanEntry) -> Known | None:
+    def known(self, entry: PlanEntry) -> KnownRows | None:
         """What is there of a plan part; None: it lies behind all that was there. Raises ChainBroken."""
         if not self.concerns(entry.ranges):
             return None
@@ -126,7 +136,7 @@ class Index:
             self._kept = entry.sequence, self.look(entry.ranges)
         return self._kept[1]
 
-    def look(self, ranges: Sequence[OffsetRange]) -> Known:
+    def look(self, ranges: Sequence[OffsetRange]) -> KnownRows:
         """What is there of the mutations in these ranges. Raises ChainBroken."""
         files = sorted(self._folder.glob("*.parquet")) if self._folder.exists() else []
         if not files:
@@ -135,7 +145,7 @@ class Index:
         for item in ranges:
             at = [("partition", "=", item.partition), ("offset", ">=", item.start), ("offset", "<", item.end)]
             columns = pq.read_table([str(path) for path in files], filters=at).to_pydict()
-            # Without a column of operations, as indexes were once, rows are told apart by their number.
+            # Without a column of operations, as indexes were once, rows are distinguished by their number.
             columns.setdefault("operation", [UPDATE] * len(columns["number"]))
             noted += zip(*(columns[name] for name in NOTED), strict=True)
         return replace(known_of(noted), settled=self.settled, lasts=self.lasts)
@@ -148,7 +158,7 @@ def make_index(
     offsets: Offsets,
     state: ClusterState,
     starts: Positions,
-    say: Progress,
+    say: BatchProgress,
 ) -> None:
     """Read both topics, step by step. ``starts``: where the job will begin to read each partition of the mutations.
 
@@ -190,7 +200,7 @@ def _rows(found: DataFrame, settings: JobSettings, partitions: int) -> DataFrame
 
 
 def named(partitions: int) -> Callable[[Batches], Batches]:
-    """Rows of the CDC topic, which has so many partitions, as their identities and places (``NAMED_TYPE``)."""
+    """Rows of the CDC topic, which has this number of partitions, as their identities and places (``NAMED_TYPE``)."""
 
     def identities(batches: Batches) -> Batches:
         for batch in batches:
@@ -237,8 +247,8 @@ def without(function: Callable[[Batches], Batches], known: Any, counts: Any) -> 
     """The function of the rows, without what is there. ``known``: a broadcast; ``counts``: accumulates tallies."""
 
     def outgoing(batches: Batches) -> Batches:
-        there: Known = known.value
-        decided, rests = there.decided, {write: Rest(operations) for write, operations in there.begun.items()}
+        there: KnownRows = known.value
+        decided, rests = there.decided, {write: RestOfWrite(operations) for write, operations in there.begun.items()}
         for batch in function(batches):
             found, renumbered = known_in(batch, there, decided, rests)
             counts.add(correction(batch.filter(pa.array(found))))
@@ -253,7 +263,7 @@ def without(function: Callable[[Batches], Batches], known: Any, counts: Any) -> 
 
 
 def known_in(
-    batch: pa.RecordBatch, there: Known, decided: frozenset[tuple[int, int]], rests: Mapping[Write, Rest]
+    batch: pa.RecordBatch, there: KnownRows, decided: frozenset[tuple[int, int]], rests: Mapping[Write, RestOfWrite]
 ) -> tuple[NDArray[np.bool_], dict[int, bytes]]:
     """True for the records of a batch of ``OUT`` that must not go out; and rows that go out under another number.
 
@@ -300,9 +310,9 @@ def correction(batch: pa.RecordBatch) -> Tally:
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class IndexBounds:
     """What an index says of whole partitions. ``bounds``: source partition to the offset behind the last one that is
-    known of; ``settled`` and ``lasts`` as in ``Known``.
+    known of; ``settled`` and ``lasts`` as in ``KnownRows``.
     """
 
     bounds: dict[int, int]
@@ -310,14 +320,14 @@ class Bounds:
     lasts: dict[tuple[int, int], int]
 
 
-def encode_index(found: Bounds) -> bytes:
+def encode_index(found: IndexBounds) -> bytes:
     """What is stored."""
     lasts = [[*name, offset] for name, offset in sorted(found.lasts.items())]
     named = {"bounds": _named(found.bounds), "settled": _named(found.settled), "lasts": lasts}
     return json.dumps(named, sort_keys=True).encode() + b"\n"
 
 
-def decode_index(data: bytes) -> Bounds:
+def decode_index(data: bytes) -> IndexBounds:
     """What was stored; raises ChainBroken for other bytes. Indexes were bounds alone once."""
     try:
         found = json.loads(data)
@@ -329,7 +339,7 @@ def decode_index(data: bytes) -> Bounds:
             raise ValueError("a bound is no whole number")
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ChainBroken(f"{FILE} of the checkpoint is unreadable: {error}") from error
-    return Bounds(bounds, settled, lasts)
+    return IndexBounds(bounds, settled, lasts)
 
 
 def _named(bounds: Mapping[int, int]) -> dict[str, int]:

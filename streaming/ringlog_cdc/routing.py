@@ -17,10 +17,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ringlog.kernel.generations.acceptance import VERDICTS, accept_many
-from ringlog.kernel.generations.admission import Rules
+from ringlog.kernel.generations.admission import AdmissionRules
 from ringlog.kernel.generations.statements import TableShape
+from ringlog.kernel.generations.tablet_streams import ranges_of
 from ringlog.kernel.generations.vectors import StreamTable
-from ringlog.kernel.generations.verdicts import History
+from ringlog.kernel.generations.verdicts import SchemaHistory
 from ringlog.kernel.ring.vectors import tokens_of
 from ringlog.kernel.state import Generation
 from ringlog_cdc.cdc_time import high_halves, low_halves, topic_number
@@ -40,7 +41,9 @@ class RoutingTable:
     ``timestamps`` of the generations ascend; ``closed`` are indexes of generations. ``halves``, (total, 2) ``int64``,
     and ``partitions``, ``int32``, say of each stream of the table its id and its partition of the CDC topic.
     ``reaches``: the leeway behind each of ``timestamps``; None: ``leeway`` behind them all. ``rules``: the same for
-    writes that are looked at one by one. ``images``: the tables that keep images, by full name.
+    writes that are looked at one by one. ``images``: the tables that keep images, by full name. ``places``: for a table
+    in tablets, by its id, where the streams of its rows lie in the table of streams, a number for each generation; of
+    other tables it is the generation's own. ``ids``: the ids of the tables in tablets, by full name.
     """
 
     topic: int
@@ -52,8 +55,17 @@ class RoutingTable:
     closed: tuple[int, ...]
     leeway: int
     reaches: tuple[int, ...] | None
-    rules: Rules
+    rules: AdmissionRules
     images: Mapping[str, ImageTable] = field(default_factory=dict)
+    places: Mapping[str, NDArray[np.int32]] = field(default_factory=dict)
+    ids: Mapping[str, str] = field(default_factory=dict)
+
+    def placed(self, table: str, generation: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Where the streams of rows of these generations lie in the table of streams; ``table``: id of theirs, or
+        empty.
+        """
+        places = self.places.get(table)
+        return generation if places is None else places[generation]
 
     @property
     def newest_since(self) -> int:
@@ -71,15 +83,16 @@ def routing_table(
     reaches: Sequence[int] | None = None,
     cluster_id: str = "",
     images: Mapping[str, ImageTable] | None = None,
-    history: History | None = None,
+    history: SchemaHistory | None = None,
+    ids: Mapping[str, str] | None = None,
 ) -> RoutingTable:
     """The table for mutations of ``topic`` under ``generations``, by ascending timestamp; ``closed`` are ids.
 
-    ``history``: what counts when; None: the tables count for every write.
+    ``history``: what counts when; None: the tables count for every write. ``ids``: of tables in tablets, by full name.
     """
     timestamps = tuple(generation.timestamp for generation in generations)
     assert list(timestamps) == sorted(set(timestamps)), "generations come in the order of their timestamps"
-    streams = StreamTable([generation.ranges for generation in generations])
+    streams, places = _streams(generations)
     return RoutingTable(
         topic=topic_number(topic),
         timestamps=timestamps,
@@ -90,7 +103,7 @@ def routing_table(
         closed=tuple(index for index, generation in enumerate(generations) if generation.id in closed),
         leeway=leeway,
         reaches=tuple(reaches) if reaches is not None else None,
-        rules=Rules(
+        rules=AdmissionRules(
             cluster_id,
             dict(tables),
             timestamps,
@@ -99,11 +112,27 @@ def routing_table(
             history,
         ),
         images=dict(images or {}),
+        places=places,
+        ids=dict(ids or {}),
     )
 
 
+def _streams(generations: Sequence[Generation]) -> tuple[StreamTable, dict[str, NDArray[np.int32]]]:
+    """The streams of all generations: of the ring one after the other, then those of tables in tablets; and where the
+    latter lie, by the table's id.
+    """
+    rings = [generation.ranges for generation in generations]
+    places: dict[str, NDArray[np.int32]] = {}
+    for index, generation in enumerate(generations):
+        for described in generation.tables:
+            own = places.setdefault(described.table, np.arange(len(generations), dtype=np.int32))
+            own[index] = len(rings)
+            rings.append(ranges_of(generation.timestamp, described))
+    return StreamTable(rings), places
+
+
 @dataclass(frozen=True, slots=True)
-class Rows:
+class MutationColumns:
     """The columns of n mutations. Of an unreadable one all but the position and the append time are zero or empty.
 
     ``keys``: composed partition keys; ``missing_key``: a component of it is null; ``bad_component``: a
@@ -130,7 +159,7 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True)
-class Routed:
+class RoutedColumns:
     """The answer for n mutations; only ``verdict`` counts where that is not ``ROUTED``. Ids are two signed halves."""
 
     verdict: NDArray[np.int32]
@@ -142,7 +171,7 @@ class Routed:
     time_low: I64
 
 
-def route(table: RoutingTable, rows: Rows) -> Routed:
+def route(table: RoutingTable, rows: MutationColumns) -> RoutedColumns:
     """Verdict and place of each mutation."""
     refusals, generation = accept_many(rows.timestamps, rows.appended, table.timestamps, table.leeway, table.reaches)
     verdict = _verdicts(table, rows, refusals, generation)
@@ -150,7 +179,7 @@ def route(table: RoutingTable, rows: Rows) -> Routed:
     routed = np.flatnonzero(verdict == ROUTED)
     data, starts = buffers(rows.keys)
     tokens = tokens_of(data, starts)
-    located = table.streams.locate(tokens[routed], generation[routed])
+    located = table.streams.locate(tokens[routed], _placed(table, rows.names, generation)[routed])
     starts_at = np.zeros(count, dtype=np.int64)
     partition = np.zeros(count, dtype=np.int32)
     halves = np.zeros((count, 2), dtype=np.int64)
@@ -158,7 +187,7 @@ def route(table: RoutingTable, rows: Rows) -> Routed:
     partition[routed] = table.partitions[located]
     halves[routed] = table.halves[located]
     ids, has_id = mutation_ids(rows.identities)
-    return Routed(
+    return RoutedColumns(
         verdict=verdict,
         generation=starts_at,
         partition=partition,
@@ -169,14 +198,28 @@ def route(table: RoutingTable, rows: Rows) -> Routed:
     )
 
 
+def _placed(table: RoutingTable, names: pa.Array, generation: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Where the streams of each row lie in the table of streams; only of routed rows the answer counts."""
+    if not table.places:
+        return generation
+    coded = names.dictionary_encode()
+    codes = coded.indices.to_numpy(zero_copy_only=False)
+    placed = generation.copy()
+    for code, name in enumerate(coded.dictionary.to_pylist()):
+        if table.ids.get(name) in table.places:
+            rows = np.flatnonzero(codes == code)
+            placed[rows] = table.placed(table.ids[name], generation[rows])
+    return placed
+
+
 _REFUSALS = np.array([NUMBERS.get(code, ROUTED) for code in VERDICTS], dtype=np.int32)
 """Number of the acceptance rule to number of the reason."""
 
 
 def _verdicts(
-    table: RoutingTable, rows: Rows, refusals: NDArray[np.int8], generation: NDArray[np.int32]
+    table: RoutingTable, rows: MutationColumns, refusals: NDArray[np.int8], generation: NDArray[np.int32]
 ) -> NDArray[np.int32]:
-    """One verdict a row; conditions are laid on from the last to the first in precedence, so the first one counts."""
+    """One verdict a row; conditions are applied from the last to the first in precedence, so the first one counts."""
     facts, codes = _facts(table, rows.names)
     known = np.array([fact is not None for fact in facts], dtype=bool)[codes]
     shapes = [fact or TableShape(0, 0, False) for fact in facts]

@@ -29,7 +29,7 @@ from ringlog.wire.single_object import HEADER_BYTES, header
 from ringlog_cdc.images.define import States
 from ringlog_cdc.pieces import Single, plain_piece, route_single, row_of
 from ringlog_cdc.plan import use_of
-from ringlog_cdc.routing import Routed, RoutingTable, Rows, route
+from ringlog_cdc.routing import MutationColumns, RoutedColumns, RoutingTable, route
 from ringlog_cdc.verdicts import CODES, NO_OPERATION, NUMBERS, OPERATION_CODES, ROUTED, RULES
 from ringlog_schemas import frozen
 
@@ -71,7 +71,7 @@ class Input:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PartContext:
     """What rows and dead letters must know of the plan part that they are from.
 
     ``row_bytes_max``: of an encoded row; ``is_first``: the part's context is one of the first release.
@@ -100,7 +100,9 @@ class Out:
     value: bytes
 
 
-def outgoing(table: RoutingTable, inputs: Sequence[Input], part: Part, states: States | None = None) -> list[Out]:
+def outgoing(
+    table: RoutingTable, inputs: Sequence[Input], part: PartContext, states: States | None = None
+) -> list[Out]:
     """What goes out for records, in their order; of a compound write as many as it has rows.
 
     ``states``: of the rows of tables with images, if there are such tables.
@@ -116,7 +118,7 @@ def outgoing(table: RoutingTable, inputs: Sequence[Input], part: Part, states: S
 
 
 def _outgoing(
-    table: RoutingTable, item: Input, routed: Routed, number: int, part: Part, states: States | None
+    table: RoutingTable, item: Input, routed: RoutedColumns, number: int, part: PartContext, states: States | None
 ) -> list[Out]:
     reason, mutation = int(routed.verdict[number]), item.mutation
     shape = None if mutation is None else table.tables.get(f"{mutation.keyspace}.{mutation.table}")
@@ -179,7 +181,7 @@ def read_mutation(value: bytes | None) -> Mutation | None:
         return None
 
 
-def columns_of(inputs: Sequence[Input], cluster_id: str, tables: Mapping[str, TableShape]) -> Rows:
+def columns_of(inputs: Sequence[Input], cluster_id: str, tables: Mapping[str, TableShape]) -> MutationColumns:
     """The arguments of routing to tables by their full names."""
     known = [item.mutation for item in inputs]
     keys = [(m.partition_key if m is not None else ()) for m in known]
@@ -188,7 +190,7 @@ def columns_of(inputs: Sequence[Input], cluster_id: str, tables: Mapping[str, Ta
         None in parts or any(part is not None and len(part) > COMPONENT_BYTES_MAX for part in key)
         for parts, key in zip(clustering, keys, strict=True)
     ]
-    return Rows(
+    return MutationColumns(
         readable=np.array([m is not None for m in known], dtype=bool),
         foreign=np.array([bool(m and m.cluster_id and m.cluster_id != cluster_id) for m in known], dtype=bool),
         names=pa.array([f"{m.keyspace}.{m.table}" if m is not None else "" for m in known], type=pa.string()),
@@ -226,7 +228,7 @@ def _identity(mutation: Mutation | None) -> bytes:
     return bytes.fromhex(name.replace("-", "")) if name else b""
 
 
-def cdc_row(item: Input, routed: Routed, index: int, part: Part, keys_only: bool = False) -> CdcRow:
+def cdc_row(item: Input, routed: RoutedColumns, index: int, part: PartContext, keys_only: bool = False) -> CdcRow:
     """The row of a routed plain write, which is entry ``index`` of the answer. ``keys_only``: without its cells."""
     mutation = item.mutation
     assert mutation is not None, "it was routed"
@@ -241,7 +243,7 @@ def _joined(high: np.int64, low: np.int64) -> bytes:
     return int(high).to_bytes(8, "big", signed=True) + int(low).to_bytes(8, "big", signed=True)
 
 
-def dead_letter(item: Input, reason: int, part: Part, shape: TableShape | None = None) -> DeadLetter:
+def dead_letter(item: Input, reason: int, part: PartContext, shape: TableShape | None = None) -> DeadLetter:
     """The letter of a record that cannot become a row; ``reason``: the verdict's number; ``shape``: of its table."""
     found = _unknown(item, reason, shape) + _found(item, reason, part)
     cuts = _cut("key", item.key, KEY_KEPT) + _cut("value", item.value, VALUE_KEPT)
@@ -266,7 +268,7 @@ def _unknown(item: Input, reason: int, shape: TableShape | None) -> str:
     return f"column {(unknown_column(item.mutation, shape) or '')[:NAME_SHOWN]!r}; "
 
 
-def _found(item: Input, reason: int, part: Part) -> str:
+def _found(item: Input, reason: int, part: PartContext) -> str:
     mutation = item.mutation
     if reason == NUMBERS["unreadable"] or mutation is None:
         return f"{len(item.value or b'')} bytes"

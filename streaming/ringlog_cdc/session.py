@@ -21,6 +21,8 @@ from pyspark.errors import PySparkException
 from pyspark.java_gateway import ensure_callback_server_started, launch_gateway
 from pyspark.sql import SparkSession
 
+from ringlog.stack import class_archives
+from ringlog.stack.class_archives import SPARK
 from ringlog.stack.java import prefer_fitting
 from ringlog_cdc.errors import CdcError
 from ringlog_cdc.lake import delta
@@ -82,7 +84,9 @@ def open_session(
         builder = builder.master(master)
     if not is_submitted():  # its JVM would run already, with the jars and options that it was given
         prefer_fitting(os.environ)
-        flags = f"-XX:+UseSerialGC {java_options}" if is_local else java_options
+        flags = (
+            " ".join(("-XX:+UseSerialGC", *class_archives.options(SPARK), java_options)) if is_local else java_options
+        )
         if flags:
             builder = builder.config("spark.driver.extraJavaOptions", flags)
         if jars:

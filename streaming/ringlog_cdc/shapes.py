@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import astuple
 from typing import Any
 
 from ringlog.kernel.generations.statements import TableShape
 
-COLLECTIONS = 3
-"""Place of the collections among the fields of a table's shape that the first format had not."""
+PAIRS = (3, 6)
+"""Places of the pairs among the fields of a table's shape that the first format had not: collections, stored names."""
+
+
+def fields_of_shape(shape: TableShape) -> list[Any]:
+    """The fields of a shape, for a context; without stored names where none differs, as before there were any."""
+    fields = list(astuple(shape))
+    return fields if shape.stored else fields[:-1]
 
 
 def shape_of_fields(fields: Sequence[Any]) -> TableShape:
     """The shape of a table in a stored context; the first release stored only its first three fields."""
     numbers, rest = fields[:3], [tuple(part) if isinstance(part, list) else part for part in fields[3:]]
-    if len(rest) > COLLECTIONS:
-        rest[COLLECTIONS] = tuple((column, kind) for column, kind in rest[COLLECTIONS])
+    for place in PAIRS:
+        if len(rest) > place:
+            rest[place] = tuple((column, said) for column, said in rest[place])
     return TableShape(*numbers, *rest)

@@ -36,7 +36,9 @@ class Share:
 
 
 def shares_of(partitions: int, limit: int, sources: int | None) -> tuple[Share, ...]:
-    """The shares of a topic with so many partitions. ``sources``: as many as the checkpoint has; None: it is new."""
+    """The shares of a topic with this number of partitions. ``sources``: as many as the checkpoint has; None: it is
+    new.
+    """
     count = min(sources or SOURCES_MAX, partitions)
     return tuple(Share(tuple(range(first, partitions, count)), -(-limit // count)) for first in range(count))
 

@@ -33,7 +33,7 @@ NEVER_CUT = 2**31 - 1
 """Spark looks at no bytes if this is the limit."""
 
 
-class Records:
+class RecordColumns:
     """Records of batches as the Arrow functions want them (``ringlog_cdc.arrow.IN``). Expressions are made once, for
     each is a few calls into the JVM.
     """

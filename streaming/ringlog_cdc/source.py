@@ -11,11 +11,11 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from ringlog.log.errors import LogUnavailable
 from ringlog.runtime.kafka_config import connection
+from ringlog.runtime.logs import get_logger
 from ringlog_cdc.errors import CdcError, StopRequested
 
 REQUEST_TIMEOUT_S = 10.0
@@ -26,7 +26,7 @@ SEEMS_MISSING = (KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC)
 """What the client makes up by itself, and may go on to believe, after its broker was away."""
 
 T = TypeVar("T")
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class Offsets:

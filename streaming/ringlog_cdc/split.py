@@ -37,9 +37,9 @@ from ringlog.wire.records import (
     ROW_DELETE,
     Bounds,
     Cell,
-    Change,
     DeletedElements,
     Mutation,
+    MutationStatement,
 )
 
 UPDATED, INSERTED, ROW_DELETED, PARTITION_DELETED = 1, 2, 3, 4
@@ -73,7 +73,7 @@ class Piece:
 def split(mutation: Mutation, table: TableShape) -> tuple[Piece, ...]:
     """The rows of an acceptable mutation, in the order of the log. The table's CDC options are not looked at."""
     write = _Write(table)
-    first = Change(
+    first = MutationStatement(
         mutation.operation,
         mutation.clustering_key,
         mutation.cells,
@@ -132,7 +132,7 @@ class _Write:
         self._partition: int | None = None
         self._groups: dict[int, list[Piece]] | None = None
 
-    def take(self, change: Change, timestamp: int, ttl: Ttl) -> None:
+    def take(self, change: MutationStatement, timestamp: int, ttl: Ttl) -> None:
         """Add one statement."""
         if change.operation == PARTITION_DELETE:
             self._partition = _later(self._partition, timestamp)
@@ -145,7 +145,7 @@ class _Write:
         else:
             self._upsert(change, timestamp, ttl)
 
-    def _upsert(self, change: Change, timestamp: int, ttl: Ttl) -> None:
+    def _upsert(self, change: MutationStatement, timestamp: int, ttl: Ttl) -> None:
         whole_row = not (is_static_only(change, self._table) and not change.clustering_key)
         if change.operation == INSERT and (whole_row or not self._table.clustering_key):
             row = self._row(change.clustering_key)
@@ -167,20 +167,20 @@ class _Write:
             for key in taken.keys:
                 self._element(change, taken.column, key, (timestamp, True, 0, b""))
 
-    def _of(self, change: Change, column: str) -> _Row:
+    def _of(self, change: MutationStatement, column: str) -> _Row:
         return self._static if column in self._table.static else self._row(change.clustering_key)
 
     def _row(self, key: Key) -> _Row:
         return self._rows.setdefault(key, _Row())
 
-    def _collection(self, change: Change, column: str) -> _Collection:
+    def _collection(self, change: MutationStatement, column: str) -> _Collection:
         return self._of(change, column).collections.setdefault(column, _Collection())
 
-    def _tombstone(self, change: Change, column: str, timestamp: int) -> None:
+    def _tombstone(self, change: MutationStatement, column: str, timestamp: int) -> None:
         found = self._collection(change, column)
         found.tombstone = _later(found.tombstone, timestamp)
 
-    def _element(self, change: Change, column: str, key: bytes, version: Version) -> None:
+    def _element(self, change: MutationStatement, column: str, key: bytes, version: Version) -> None:
         elements = self._collection(change, column).elements
         elements[key] = max(elements.get(key, version), version)
 

@@ -6,25 +6,25 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-import structlog
-
 from ringlog.client.results import AppliedResult, Submitted
 from ringlog.log.driver import LogDriver, micros
 from ringlog.log.errors import LogError, LogUnavailable
-from ringlog.log.replica import Replica
+from ringlog.log.replica import LogReplica
 from ringlog.protocol.effects import Steps
+from ringlog.protocol.submission import AskFor
 from ringlog.runtime.draw import SystemDraw
+from ringlog.runtime.logs import get_logger
 from ringlog_cdc.errors import StopRequested
 from ringlog_cdc.plan_store import PlanStore
-from ringlog_cdc.protocol.effects import AppendPlan, AskFor, EndsOf, FirstSince, Locked, OfChain, Wake, Woken
-from ringlog_cdc.protocol.writer import Promises, Times
+from ringlog_cdc.protocol.effects import AppendPlan, EndsOf, FirstSince, Locked, OfChain, Wake, Woken
+from ringlog_cdc.protocol.writer import Promises, WriterTimes
 from ringlog_cdc.source import Offsets
 
 LOOK_S = 0.25
-TIMES = Times(look=micros(LOOK_S), close_look=micros(1.0), clock_margin=micros(5.0), patience=micros(30.0))
+TIMES = WriterTimes(look=micros(LOOK_S), close_look=micros(1.0), clock_margin=micros(5.0), patience=micros(30.0))
 SUBMIT_S = 10.0
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 Submit = Callable[..., Submitted]
 T = TypeVar("T")
 
@@ -35,7 +35,9 @@ class Writer:
     ``promises``: what it does, and knows; ``driver``: on what.
     """
 
-    def __init__(self, replica: Replica, submit: Submit, name: str, offsets: Offsets, source: str, sink: str) -> None:
+    def __init__(
+        self, replica: LogReplica, submit: Submit, name: str, offsets: Offsets, source: str, sink: str
+    ) -> None:
         self.promises = Promises(name, source, sink, SystemDraw(), TIMES)
         self.lock = threading.RLock()
         self.failure: BaseException | None = None

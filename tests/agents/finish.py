@@ -8,7 +8,7 @@ from ringlog.kernel.operations.gates import gaining_nodes
 from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Command, StreamReport
-from ringlog.protocol.coordinator_core import Known, propose
+from ringlog.protocol.coordinator_core import CoordinatorView, propose
 from ringlog.wire.records import NodeAck
 
 NOW = 1_700_000_000_000_000
@@ -32,7 +32,7 @@ def acks_of(state: ClusterState) -> dict[str, NodeAck]:
     }
 
 
-def known(state: ClusterState, **changes: object) -> Known:
+def known(state: ClusterState, **changes: object) -> CoordinatorView:
     """All is well: acknowledged and published up to this epoch."""
     values: dict[str, object] = {
         "acks": acks_of(state),
@@ -40,7 +40,7 @@ def known(state: ClusterState, **changes: object) -> Known:
         "now": NOW,
         "complete_since": 0,
     }
-    return Known(state, **(values | changes))  # type: ignore[arg-type]
+    return CoordinatorView(state, **(values | changes))  # type: ignore[arg-type]
 
 
 def finish_operations(

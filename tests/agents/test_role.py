@@ -12,8 +12,8 @@ from ringlog.client.founding import found
 from ringlog.log.errors import LogUnavailable
 from ringlog.log.memory import MemoryLog
 from ringlog.log.producer import AckedProducer
-from ringlog.log.replica import Replica
-from ringlog.runtime.settings import Settings
+from ringlog.log.replica import LogReplica
+from ringlog.runtime.settings import ProcessSettings
 
 NOBODY = "127.0.0.1:1"
 DEADLINE_S = 30.0
@@ -29,11 +29,11 @@ class Sender(RoleThread):
         self.why = ""
         self.ends: list[End] = []
         super().__init__(
-            Settings(bootstrap_servers=NOBODY, cluster="c", data_dir=folder), lambda _: None, self.ends.append
+            ProcessSettings(bootstrap_servers=NOBODY, cluster="c", data_dir=folder), lambda _: None, self.ends.append
         )
         self.producer.close(0.1)
         self.producer = AckedProducer(NOBODY, "sender", 0.3)
-        self.replica = Replica(log)
+        self.replica = LogReplica(log)
         self.author = DirectAuthor(log, self.replica, "sender")
 
     def work(self) -> None:
@@ -51,7 +51,7 @@ class Sender(RoleThread):
 
 def test_stop_returns_when_the_work_that_still_prepared_has_ended(tmp_path: Path) -> None:
     log = MemoryLog()
-    with Replica(log) as replica:
+    with LogReplica(log) as replica:
         found(log, replica, "c")
     worker = Sender(log, tmp_path)
     worker.start()

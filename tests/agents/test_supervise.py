@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ringlog.agents.supervise import _env
-from ringlog.runtime.settings import Settings
+from ringlog.runtime.settings import ProcessSettings
 
 
 def test_agents_have_the_settings_of_their_supervisor_and_none_that_is_not_set(
@@ -15,12 +15,12 @@ def test_agents_have_the_settings_of_their_supervisor_and_none_that_is_not_set(
 ) -> None:
     for name in ("RINGLOG_DELAYS", "RINGLOG_KAFKA_CONFIG"):
         monkeypatch.delenv(name, raising=False)
-    settings = Settings(cluster="c", data_dir=tmp_path)
+    settings = ProcessSettings(cluster="c", data_dir=tmp_path)
     told = _env(settings)
     assert "None" not in told.values()
     for name, value in told.items():
         monkeypatch.setenv(name, value)
-    assert Settings() == settings
+    assert ProcessSettings() == settings
     monkeypatch.setenv("RINGLOG_KAFKA_CONFIG", "")
-    assert Settings() == settings
-    assert _env(Settings(kafka_config=tmp_path / "f"))["RINGLOG_KAFKA_CONFIG"] == str(tmp_path / "f")
+    assert ProcessSettings() == settings
+    assert _env(ProcessSettings(kafka_config=tmp_path / "f"))["RINGLOG_KAFKA_CONFIG"] == str(tmp_path / "f")

@@ -15,9 +15,10 @@ import pytest
 
 from ringlog.kernel.registry import COMMANDS
 from ringlog.kernel.values import Command
-from ringlog.protocol.validator_core import Publish, Validator, arrive, begin
+from ringlog.protocol.validator_core import arrive, begin
+from ringlog.protocol.validator_values import Publish, Validator
 from ringlog.wire.errors import WireError
-from ringlog.wire.records import Request, encode_result
+from ringlog.wire.records import CommandRequest, encode_result
 
 from .world import NOW, World
 
@@ -53,7 +54,7 @@ def commands(text: str) -> Iterator[Command]:
                 yield cls(**(short | {name: value}))
 
 
-def answer_bytes(world: World, request: Request) -> list[int]:
+def answer_bytes(world: World, request: CommandRequest) -> list[int]:
     step = begin(arrive(Validator(world.uuid(), 1), [(0, (request,))]).validator, world.state, NOW, world.draw)
     return [len(encode_result(r)) for effect in step.effects if isinstance(effect, Publish) for r in effect.results]
 
@@ -62,11 +63,11 @@ def answer_bytes(world: World, request: Request) -> list[int]:
 def test_every_answer_is_short(text: str) -> None:
     world = World()
     world.take_over(1)
-    asked: list[Request] = []
+    asked: list[CommandRequest] = []
     for command in commands(text):
         with suppress(WireError):  # a field of fixed length, which no request can fill with this
             asked.append(world.request(command))
-    asked.append(Request(world.uuid(), world.state.epoch, "tester", text, 1, b""))
+    asked.append(CommandRequest(world.uuid(), world.state.epoch, "tester", text, 1, b""))
     sizes = [size for request in asked for size in answer_bytes(world, request)]
     assert len(sizes) > 30
     assert max(sizes) < RESULT_BYTES_MAX

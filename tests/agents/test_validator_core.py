@@ -10,21 +10,21 @@ from ringlog.kernel.commands.cluster import Noop
 from ringlog.kernel.encoding import command_digest
 from ringlog.log.topics import RECORD_BYTES_MAX
 from ringlog.protocol.fates import Fate
-from ringlog.protocol.validator_core import (
+from ringlog.protocol.validator_core import arrive, begin, extend, remember, settle
+from ringlog.protocol.validator_values import (
     BATCH_ENTRIES_MAX,
+    PART_ENTRIES,
     Ack,
-    Commit,
-    Hint,
+    CommitChain,
+    Freshen,
+    HandOver,
+    NextStep,
     Publish,
-    Step,
-    Stop,
+    Shown,
+    StopInstance,
     Validator,
-    arrive,
-    begin,
-    remember,
-    settle,
 )
-from ringlog.wire.records import Request, Result, encode_result
+from ringlog.wire.records import CommandRequest, Result, encode_result
 
 from .world import BAD, GOOD, NOW, World
 
@@ -34,27 +34,27 @@ def validator(world: World, term: int = 1) -> Validator:
     return Validator(f"instance-{term}", term)
 
 
-def offered(world: World, core: Validator, *requests: Request | None) -> Step:
+def offered(world: World, core: Validator, *requests: CommandRequest | None) -> NextStep:
     first = core.arrived + 1
     core = arrive(core, [(offset, (request,)) for offset, request in enumerate(requests, start=first)]).validator
-    return begin(core, world.state, NOW, world.draw)
+    return begin(core, world.state, NOW, world.draw, part=BATCH_ENTRIES_MAX)
 
 
-def committed(step: Step) -> Commit:
+def committed(step: NextStep) -> CommitChain:
     (effect,) = step.effects
-    assert isinstance(effect, Commit)
+    assert isinstance(effect, CommitChain)
     return effect
 
 
-def published(step: Step) -> list[Result]:
+def published(step: NextStep) -> list[Result]:
     return [result for effect in step.effects if isinstance(effect, Publish) for result in effect.results]
 
 
-def hinted(step: Step) -> list[Result]:
-    return [result for effect in step.effects if isinstance(effect, Hint) for result in effect.results]
+def shown(step: NextStep) -> list[Result]:
+    return [result for effect in step.effects if isinstance(effect, Shown) for result in effect.results]
 
 
-def acked(step: Step) -> list[int]:
+def acked(step: NextStep) -> list[int]:
     return [effect.offset for effect in step.effects if isinstance(effect, Ack)]
 
 
@@ -66,8 +66,8 @@ def test_all_waiting_requests_travel_as_one_chain() -> None:
     assert len(chain.entries) == 5
     assert chain.base == world.state.epoch
     done = settle(step.validator, world.land_all(chain))
-    assert [result.outcome for result in hinted(done)] == ["applied"] * 5
-    assert [result.epoch for result in hinted(done)] == [4, 5, 6, 7, 8]
+    assert [result.outcome for result in shown(done)] == ["applied"] * 5
+    assert [result.epoch for result in shown(done)] == [4, 5, 6, 7, 8]
     assert done.effects[-1] == Ack(4)
     assert done.validator.waiting == ()
     assert done.validator.batch is None
@@ -79,7 +79,7 @@ def test_each_request_is_decided_on_what_the_ones_before_it_produce() -> None:
     register = RegisterCdcWriter("spark", "a")
     step = offered(world, core, world.request(register), world.request(register))
     done = settle(step.validator, world.land_all(committed(step).chain))
-    assert [result.outcome for result in hinted(done)] == ["applied"]
+    assert [result.outcome for result in shown(done)] == ["applied"]
     assert [result.code for result in published(done)] == ["incarnation_reused"]
 
 
@@ -96,7 +96,7 @@ def test_a_rejection_waits_for_the_entries_it_was_decided_on() -> None:
     assert [item.request for item in lost.validator.waiting] == [first, second]
     step = begin(lost.validator, world.state, NOW, world.draw)
     done = settle(step.validator, world.land_all(committed(step).chain))
-    assert [result.request_id for result in hinted(done)] == [first.request_id]
+    assert [result.request_id for result in shown(done)] == [first.request_id]
     assert [result.request_id for result in published(done)] == [second.request_id]
 
 
@@ -127,7 +127,7 @@ def test_a_request_in_the_history_is_answered_applied_again() -> None:
     step = offered(world, core, request)
     done = settle(step.validator, world.land_all(committed(step).chain))
     again = offered(world, done.validator, request)
-    assert hinted(again) == hinted(done)
+    assert shown(again) == shown(done)
     assert len(world.epochs_of(request.request_id)) == 1
 
 
@@ -138,7 +138,7 @@ def test_the_same_request_twice_in_one_batch_is_decided_once() -> None:
     step = offered(world, core, request, request)
     assert len(committed(step).chain.entries) == 1
     done = settle(step.validator, world.land_all(committed(step).chain))
-    assert len(hinted(done)) == 2
+    assert len(shown(done)) == 2
     assert acked(done) == [1]
 
 
@@ -175,7 +175,7 @@ def test_an_applied_request_stays_applied_beside_another_command_under_its_id() 
     core = settle(step.validator, world.land_all(committed(step).chain)).validator
     step = offered(world, core, world.request(Noop(), request.request_id), request)
     assert [result.code for result in published(step)] == ["request_id_reused"]
-    assert [result.request_id for result in hinted(step)] == [request.request_id]
+    assert [result.request_id for result in shown(step)] == [request.request_id]
 
 
 def test_an_answered_rejection_is_repeated_by_the_next_validator_under_its_own_term() -> None:
@@ -271,7 +271,7 @@ def test_requests_that_come_late_are_answered_before_they_are_acknowledged() -> 
     assert acked(step) == []
     step = begin(step.validator, world.state, NOW, world.draw)
     step = settle(step.validator, world.land_all(committed(step).chain))
-    assert [result.request_id for result in hinted(step)] == [early.request_id, late.request_id]
+    assert [result.request_id for result in shown(step)] == [early.request_id, late.request_id]
     assert acked(step) == [9]
 
 
@@ -285,7 +285,7 @@ def test_limits_ahead_of_the_clock_are_answers() -> None:
     step = offered(world, core, far, late, near)
     done = settle(step.validator, world.land_all(committed(step).chain))
     assert [result.code for result in published(done)] == ["horizon_too_far_ahead", "timestamp_too_far_ahead"]
-    assert [result.request_id for result in hinted(done)] == [near.request_id]
+    assert [result.request_id for result in shown(done)] == [near.request_id]
 
 
 def test_a_batch_is_bounded_by_count_and_by_the_history() -> None:
@@ -300,13 +300,48 @@ def test_a_batch_is_bounded_by_count_and_by_the_history() -> None:
     assert len(committed(step).chain.entries) == BATCH_ENTRIES_MAX
 
 
+def test_the_first_entries_of_a_batch_are_handed_over_while_the_others_are_decided() -> None:
+    world = World()
+    requests = [world.request(Noop()) for _ in range(5 * PART_ENTRIES)]
+    core = arrive(validator(world), [(offset, (request,)) for offset, request in enumerate(requests)]).validator
+    step, sizes = begin(core, world.state, NOW, world.draw), []
+    while isinstance(step.effects[0], HandOver):
+        (effect,) = step.effects
+        sizes.append(len(effect.entries))
+        step = extend(step.validator, NOW, world.draw)
+    whole = committed(step)
+    assert sizes == [PART_ENTRIES, PART_ENTRIES, 2 * PART_ENTRIES]
+    assert (whole.handed, len(whole.chain.entries)) == (4 * PART_ENTRIES, 5 * PART_ENTRIES)
+    done = settle(step.validator, world.land_all(whole.chain))
+    assert [result.request_id for result in shown(done)] == [request.request_id for request in requests]
+
+
+def test_a_rejection_that_nothing_shows_waits_for_the_next_batch_if_entries_are_on_their_way() -> None:
+    world = World()
+    good = [world.request(Noop()) for _ in range(PART_ENTRIES)]
+    unknown = replace(world.request(Noop()), kind="NoSuchCommand")
+    requests = [*good, unknown, world.request(Noop())]
+    core = arrive(validator(world), [(offset, (request,)) for offset, request in enumerate(requests)]).validator
+    step = extend(begin(core, world.state, NOW, world.draw, is_fresh=False).validator, NOW, world.draw)
+    whole = committed(step)
+    assert (whole.handed, len(whole.chain.entries)) == (PART_ENTRIES, PART_ENTRIES)
+    assert [item.request for item in step.validator.waiting] == requests[PART_ENTRIES:]
+    done = settle(step.validator, world.land_all(whole.chain))
+    assert [result.request_id for result in shown(done)] == [request.request_id for request in good]
+    assert begin(done.validator, world.state, NOW, world.draw, is_fresh=False).effects == (Freshen(),)
+    fresh = begin(done.validator, world.state, NOW, world.draw)
+    assert [result.code for result in published(settle(fresh.validator, world.land_all(committed(fresh).chain)))] == [
+        "unknown_command"
+    ]
+
+
 def test_an_instance_stops_when_a_higher_term_is_folded() -> None:
     world = World()
     core = validator(world)
     core = arrive(core, [(0, (world.request(),))]).validator
     world.take_over(2)
     (effect,) = begin(core, world.state, NOW, world.draw).effects
-    assert isinstance(effect, Stop)
+    assert isinstance(effect, StopInstance)
 
 
 def test_answers_are_forgotten_only_when_their_requests_have_expired() -> None:

@@ -8,19 +8,9 @@ import pytest
 
 from ringlog.agents.shells.results import first_needed
 from ringlog.protocol.fates import Fate
-from ringlog.protocol.validator_core import (
-    FORGOTTEN,
-    Commit,
-    Publish,
-    Step,
-    Validator,
-    arrive,
-    begin,
-    is_floor_mark,
-    remember,
-    settle,
-)
-from ringlog.wire.records import REJECTED, Request, Result
+from ringlog.protocol.validator_core import arrive, begin, is_floor_mark, remember, settle
+from ringlog.protocol.validator_values import FORGOTTEN, CommitChain, NextStep, Publish, Validator
+from ringlog.wire.records import REJECTED, CommandRequest, Result
 from tests.agents.world import BAD, GOOD, NOW, World
 
 MAX = 3
@@ -34,7 +24,7 @@ class Instance:
         self.topic: list[Result] = [] if topic is None else topic
         self.memory = remember(Validator(world.uuid(), 1, answers_max=MAX), self.topic)
 
-    def ask(self, *requests: Request, lose: bool = False) -> list[Result]:
+    def ask(self, *requests: CommandRequest, lose: bool = False) -> list[Result]:
         """What is published for these; ``lose``: somebody else's entry gets in before the batch."""
         first = self.memory.arrived + 1
         self.memory = arrive(
@@ -47,11 +37,11 @@ class Instance:
         self.topic += published
         return published
 
-    def _carried_out(self, step: Step, lose: bool) -> list[Result]:
+    def _carried_out(self, step: NextStep, lose: bool) -> list[Result]:
         self.memory = step.validator
         published: list[Result] = []
         for effect in step.effects:
-            if isinstance(effect, Commit):
+            if isinstance(effect, CommitChain):
                 if lose:
                     self.world.direct()
                 fates = self.world.land_all(effect.chain)
@@ -61,7 +51,7 @@ class Instance:
         return published
 
 
-def rejections(world: World, count: int) -> list[Request]:
+def rejections(world: World, count: int) -> list[CommandRequest]:
     return [world.request(BAD) for _ in range(count)]
 
 
@@ -110,7 +100,7 @@ def test_a_noop_that_is_lost_forgets_nothing(world: World) -> None:
     instance.ask(*rejections(world, MAX))
     instance.memory = arrive(instance.memory, [(instance.memory.arrived + 1, (world.request(BAD),))]).validator
     step = begin(instance.memory, world.state, NOW, world.draw)
-    (commit,) = (effect for effect in step.effects if isinstance(effect, Commit))
+    (commit,) = (effect for effect in step.effects if isinstance(effect, CommitChain))
     settled = settle(step.validator, [Fate.LOST] * len(commit.chain.entries))
     assert settled.validator.floor == 0
     assert len(settled.validator.answers) >= MAX

@@ -7,27 +7,26 @@ acknowledged without an answer. At the end, undisturbed, everything that was ask
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 import pytest
 
 from ringlog.kernel.commands.cdc_writers import AdvanceCdcWriter, RegisterCdcWriter
 from ringlog.kernel.commands.cluster import Noop
-from ringlog.protocol.fates import Chain, Fate, all_final, fates
-from ringlog.protocol.validator_core import (
+from ringlog.protocol.fates import EntryChain, Fate, all_final, fates
+from ringlog.protocol.validator_core import arrive, begin, extend, remember, settle
+from ringlog.protocol.validator_values import (
     Ack,
     Arrived,
-    Commit,
-    Hint,
+    CommitChain,
+    HandOver,
     Publish,
-    Stop,
+    Shown,
+    StopInstance,
     Validator,
-    arrive,
-    begin,
-    remember,
-    settle,
 )
 from ringlog.wire.entries import EncodedEntry
-from ringlog.wire.records import REJECTED, Request, Result
+from ringlog.wire.records import REJECTED, CommandRequest, Result
 
 from .world import BAD, GOOD, NOW, World
 
@@ -40,7 +39,7 @@ class Run:
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.world = World(history_entries=self.random.choice((100, 10_000)))
-        self.requests: list[Request | None] = []
+        self.requests: list[CommandRequest | None] = []
         self.results: list[Result] = []
         self.floating: list[EncodedEntry] = []
         self.acked = -1
@@ -85,7 +84,7 @@ class Run:
         step = arrive(self.core, [self._record(offset) for offset in range(first, last)])
         effects = list(step.effects)
         if step.validator.waiting:
-            begun = begin(step.validator, self.world.state, NOW, self.world.draw)
+            begun = begin(step.validator, self.world.state, NOW, self.world.draw, part=self.random.choice((1, 2, 16)))
             effects += begun.effects
             step = begun
         self.core = step.validator
@@ -95,19 +94,32 @@ class Run:
                 return
             effect = effects.pop(0)
             match effect:
-                case Commit(chain):
+                case HandOver(entries):
+                    self._hand_over(entries, disturbed)
+                    step = extend(self.core, NOW, self.world.draw)
+                    self.core = step.validator
+                    effects = [*step.effects, *effects]
+                case CommitChain(chain):
                     step = settle(self.core, self._commit(chain, disturbed))
                     self.core = step.validator
                     effects = [*step.effects, *effects]
-                case Publish(results) | Hint(results):
+                case Publish(results) | Shown(results):
                     self.results += results
                 case Ack(offset):
                     self._check_answered(offset)
                     self.acked = max(self.acked, offset)
-                case Stop():
+                case StopInstance():
                     raise AssertionError("there is no later instance")
 
-    def _commit(self, chain: Chain, disturbed: bool) -> tuple[Fate, ...]:
+    def _hand_over(self, entries: Sequence[EncodedEntry], disturbed: bool) -> None:
+        """The first copies of some entries; nobody has looked yet what became of them."""
+        for encoded in entries:
+            if not disturbed or self.random.random() < 0.8:
+                self.world.land(encoded)
+            elif self.random.random() < 0.5:
+                self.floating.append(encoded)
+
+    def _commit(self, chain: EntryChain, disturbed: bool) -> tuple[Fate, ...]:
         """The chain lands, whole, in parts, late or between others', until every fate is final."""
         judged = fates(self.world.state, chain)
         while not all_final(judged):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pytest
 from structlog.testing import capture_logs
@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 from ringlog.agents.exits import CRASHED, HALTED, End
 from ringlog.agents.outage import Outage
 from ringlog.agents.watch import end_of
+from ringlog.log import watch as watch_module
 from ringlog.log.errors import LogUnavailable
 from ringlog.log.replica import MISSING_S
 from ringlog.log.watch import Lost, TopicWatch
@@ -130,3 +131,14 @@ def test_an_agent_that_has_said_why_it_ends_says_nothing_of_how_libraries_take_i
         complain(outage, 1)
         complain(outage, 1, "mode.worker")
     assert lines == []
+
+
+def test_however_often_it_looks_it_makes_one_client_and_asks_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    asked: list[Sequence[str]] = []
+    monkeypatch.setattr(watch_module, "admin_client", lambda servers: made.append(servers) or object())
+    monkeypatch.setattr(watch_module, "topic_ids", lambda _, names, __: asked.append(names) or UP)
+    watch = TopicWatch(NOBODY, {METADATA: "a", REQUESTS: "b"}, lambda _: None)
+    assert [watch.look() for _ in range(20)] == [None] * 20
+    assert made == [NOBODY]
+    assert asked == [[METADATA, REQUESTS]] * 20

@@ -14,7 +14,7 @@ from ringlog.operator.views import operation as shown
 from ringlog.operator.waiting import COORDINATOR, waiting
 from ringlog.operator.words import described
 from ringlog.protocol.ack_book import AckBook
-from ringlog.protocol.coordinator_core import Known, propose, refusals
+from ringlog.protocol.coordinator_core import CoordinatorView, propose, refusals
 from ringlog.protocol.witnesses import complaints, reports_of, witnesses_of
 from ringlog.wire.records import NodeAck, RefusedProposal
 from tests.kernel.operations.drive import driven
@@ -58,7 +58,7 @@ def test_a_report_that_cannot_be_used_is_told_where_the_operation_waits(
     waits = waiting(state, found, acks)
     assert f"bad_field: {told}" in waits.text
     assert waits.nodes == ("x",)
-    (refusal,) = refusals(Known(state, acks, state.epoch, 0))
+    (refusal,) = refusals(CoordinatorView(state, acks, state.epoch, 0))
     assert (refusal.subject, refusal.kind, refusal.code) == (name, "AdvanceOperation", "bad_field")
     assert refusal.detail.startswith(told)
 
@@ -70,7 +70,7 @@ def test_a_malformed_acknowledgement_of_a_bystander_holds_up_nobody(streaming: t
     state = replace(state, nodes=state.nodes.set("y", replace(state.nodes["n5"], id="y", name="y")))
     acks["y"] = replace(acks["n5"], node="y", applied=-1)
     assert "y" not in {witness.node for witness in witnesses_of(state, acks)}
-    proposals = [one.command for one in propose(Known(state, acks, state.epoch, 0))]
+    proposals = [one.command for one in propose(CoordinatorView(state, acks, state.epoch, 0))]
     assert [one.operation for one in proposals if isinstance(one, AdvanceOperation)] == [name]
     (complaint,) = complaints(state, acks, state.operations[name])
     assert complaint[0] == "y"
@@ -106,7 +106,7 @@ def test_the_coordinator_tells_of_last_words_that_do_not_count(
     for number, ack in enumerate(all_acks(state).values()):
         book.take(number, ack)
     book.take(100, replace(all_acks(state)["n1"], **wrong))  # type: ignore[arg-type]
-    (refusal,) = refusals(Known(state, book.newest(state), state.epoch, 0, said=book.said()))
+    (refusal,) = refusals(CoordinatorView(state, book.newest(state), state.epoch, 0, said=book.said()))
     assert (refusal.subject, refusal.code) == (name, "bad_field")
     assert refusal.detail.startswith(told)
 

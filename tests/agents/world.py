@@ -7,12 +7,12 @@ from ringlog.kernel.fold import fold
 from ringlog.kernel.outcome import Entry, OutcomeKind
 from ringlog.kernel.state import EMPTY_STATE
 from ringlog.kernel.values import Command
-from ringlog.protocol.fates import Chain, Fate, fates
+from ringlog.protocol.fates import EntryChain, Fate, fates
 from ringlog.runtime.draw import SeededDraw, draw_uuid
 from ringlog.wire.commands import encode_command
 from ringlog.wire.entries import EncodedEntry, author_entry, decode_entry
 from ringlog.wire.ids import new_state_id
-from ringlog.wire.records import Request
+from ringlog.wire.records import CommandRequest
 
 NOW = 1_700_000_000_000_000
 
@@ -35,11 +35,11 @@ class World:
 
     def request(
         self, command: Command = GOOD, request_id: str | None = None, since_epoch: int | None = None
-    ) -> Request:
+    ) -> CommandRequest:
         """A request for the command, made now."""
         kind, version, payload = encode_command(command)
         since = self.state.epoch if since_epoch is None else since_epoch
-        return Request(request_id or self.uuid(), since, "tester", kind, version, payload)
+        return CommandRequest(request_id or self.uuid(), since, "tester", kind, version, payload)
 
     def entry(self, command: Command, request_id: str | None = None) -> EncodedEntry:
         """An entry that follows the head."""
@@ -76,7 +76,7 @@ class World:
             self.applied.append(entry)
         return folded.outcome.kind
 
-    def land_all(self, chain: Chain) -> tuple[Fate, ...]:
+    def land_all(self, chain: EntryChain) -> tuple[Fate, ...]:
         """The whole chain reaches the log; its fates then."""
         for encoded in chain.entries:
             self.land(encoded)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringlog.audit.heads import CDC_TAILS, MUTATION_TAILS, Head, components_at
+from ringlog.audit.heads import CDC_TAILS, MUTATION_TAILS, RecordHead, components_at
 from ringlog.audit.verify import ROW_FIELDS
 from ringlog.audit.writes import HEAD_FIELDS
 from ringlog.wire.codec import decode
@@ -24,7 +24,7 @@ def parsed(full_name: str) -> Any:
     return fastavro.parse_schema(dict(current()[full_name].json), _write_hint=False)
 
 
-HEAD = Head(parsed(MUTATION), MUTATION_TAILS, HEAD_FIELDS)
+HEAD = RecordHead(parsed(MUTATION), MUTATION_TAILS, HEAD_FIELDS)
 
 
 @given(mutations)
@@ -53,9 +53,9 @@ def test_damaged_bytes_are_never_read_as_something_else(mutation: Any, data: st.
 
 def test_todays_schemas_are_read_quickly_and_others_are_left_to_the_decoder() -> None:
     assert HEAD.usable
-    assert Head(parsed(CDC_ROW), CDC_TAILS, ROW_FIELDS).usable
-    assert not Head(parsed(CDC_ROW), MUTATION_TAILS, ROW_FIELDS).usable
-    assert not Head(parsed(MUTATION), MUTATION_TAILS, ("no_such_field",)).usable
+    assert RecordHead(parsed(CDC_ROW), CDC_TAILS, ROW_FIELDS).usable
+    assert not RecordHead(parsed(CDC_ROW), MUTATION_TAILS, ROW_FIELDS).usable
+    assert not RecordHead(parsed(MUTATION), MUTATION_TAILS, ("no_such_field",)).usable
 
 
 def test_arrays_of_several_blocks_are_left_to_the_decoder() -> None:

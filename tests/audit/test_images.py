@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ringlog.audit.compound import Columns, elements, is_compound, log_rows, plain_row
+from ringlog.audit.compound import AuditColumns, elements, is_compound, log_rows, plain_row
 from ringlog.audit.images import Images, Wanted
 from ringlog.kernel.generations import statements
 from ringlog.wire.records import mapper
@@ -19,7 +19,7 @@ from tests.cdc.images.tables import image_table
 from tests.client.cdc.test_table import TABLE
 from tests.kernel.rows.histories import KEYS, SECOND, SHAPE, TYPES, draw, mutation_of
 
-COLUMNS = Columns(("text",), ("int", "int"), frozenset("s"), {name: TYPES[name] for name in KEYS})
+COLUMNS = AuditColumns(("text",), ("int", "int"), frozenset("s"), {name: TYPES[name] for name in KEYS})
 
 
 def said(piece: Piece) -> tuple[Any, ...]:

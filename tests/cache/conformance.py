@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 
-from ringlog.cache.port import CacheStore, Confirmation, Written
-from ringlog.cache.projection import Delta, delta, full, project, stamp_of
+from ringlog.cache.port import FOREIGN_US, CacheStore, Confirmation, WriteOutcome
+from ringlog.cache.projection import CacheDelta, Stamp, delta, full, project, stamp_of
 from ringlog.cache.reader import CachedReader, TryAgain
 from ringlog.kernel.state import EMPTY_STATE
 
@@ -20,16 +20,23 @@ def confirmed(at: int = AT) -> Confirmation:
     return Confirmation("digest", 7, at)
 
 
+def stored_stamp(cache: CacheStore) -> Stamp:
+    """Which state is stored."""
+    found = cache.confirmed()
+    assert found is not None
+    return found[0]
+
+
 class CacheConformance:
     """Epochs one at a time, switched at once, never backwards."""
 
     def test_nothing_is_stored_at_first(self, cache: CacheStore) -> None:
         assert cache.read() is None
-        assert cache.stored_stamp() is None
+        assert cache.confirmed() is None
 
     def test_a_full_projection_is_read_back_whole(self, cache: CacheStore) -> None:
         state = history()[-1]
-        assert cache.apply(full(state), confirmed()) is Written.APPLIED
+        assert cache.apply(full(state), confirmed()) is WriteOutcome.APPLIED
         stored = cache.read()
         assert stored is not None
         assert stored.stamp == stamp_of(state)
@@ -40,7 +47,7 @@ class CacheConformance:
         states = history()
         cache.apply(full(states[0]), confirmed())
         for before, after in itertools.pairwise(states):
-            assert cache.apply(delta(before, after), confirmed()) is Written.APPLIED
+            assert cache.apply(delta(before, after), confirmed()) is WriteOutcome.APPLIED
             stored = cache.read()
             assert stored is not None
             assert (stored.stamp, stored.parts) == (stamp_of(after), project(after))
@@ -48,7 +55,7 @@ class CacheConformance:
     def test_a_difference_may_span_epochs(self, cache: CacheStore) -> None:
         states = history()
         cache.apply(full(states[0]), confirmed())
-        assert cache.apply(delta(states[0], states[-1]), confirmed()) is Written.APPLIED
+        assert cache.apply(delta(states[0], states[-1]), confirmed()) is WriteOutcome.APPLIED
         stored = cache.read()
         assert stored is not None
         assert stored.parts == project(states[-1])
@@ -56,38 +63,54 @@ class CacheConformance:
     def test_a_difference_needs_the_state_that_it_starts_from(self, cache: CacheStore) -> None:
         states = history()
         write = delta(states[1], states[2])
-        assert cache.apply(write, confirmed()) is Written.BASE_MISSING
+        assert cache.apply(write, confirmed()) is WriteOutcome.BASE_MISSING
         assert cache.read() is None
         cache.apply(full(states[0]), confirmed())
-        assert cache.apply(write, confirmed()) is Written.BASE_MISSING
-        assert cache.stored_stamp() == stamp_of(states[0])
+        assert cache.apply(write, confirmed()) is WriteOutcome.BASE_MISSING
+        assert stored_stamp(cache) == stamp_of(states[0])
 
     def test_it_never_goes_backwards(self, cache: CacheStore) -> None:
         states = history()
         cache.apply(full(states[-1]), confirmed())
-        assert cache.apply(full(states[1]), confirmed()) is Written.LATER_STORED
-        assert cache.apply(delta(states[0], states[1]), confirmed()) is Written.LATER_STORED
-        assert cache.stored_stamp() == stamp_of(states[-1])
+        assert cache.apply(full(states[1]), confirmed()) is WriteOutcome.LATER_STORED
+        assert cache.apply(delta(states[0], states[1]), confirmed()) is WriteOutcome.LATER_STORED
+        assert stored_stamp(cache) == stamp_of(states[-1])
 
     def test_the_same_state_again_confirms_it(self, cache: CacheStore) -> None:
         state = history()[-1]
         cache.apply(full(state), confirmed())
         for write in (full(state), delta(state, state), delta(history()[0], state)):
-            assert cache.apply(write, confirmed(AT + 5)) is Written.APPLIED
+            assert cache.apply(write, confirmed(AT + 5)) is WriteOutcome.APPLIED
         stored = cache.read()
         assert stored is not None
         assert stored.confirmation.confirmed_at == AT + 5
-        assert cache.apply(full(state), confirmed(AT + 1)) is Written.APPLIED
+        assert cache.apply(full(state), confirmed(AT + 1)) is WriteOutcome.APPLIED
         stored = cache.read()
         assert stored is not None
         assert stored.confirmation.confirmed_at == AT + 5
 
+    def test_two_clusters_of_one_name_do_not_overwrite_each_other(self, cache: CacheStore) -> None:
+        state, other = history()[-1], another_cluster()
+        reader = CachedReader(cache, lambda: AT)
+        cache.apply(full(state), confirmed())
+        assert reader.read().cluster_id == state.cluster_id
+        for at in (AT - FOREIGN_US + 1, AT, AT + FOREIGN_US - 1):
+            assert cache.apply(full(other), confirmed(at)) is WriteOutcome.FOREIGN
+        assert cache.apply(delta(state, state), confirmed(AT + 5)) is WriteOutcome.APPLIED
+        assert cache.apply(full(other), confirmed(AT + FOREIGN_US)) is WriteOutcome.FOREIGN
+        assert stored_stamp(cache) == stamp_of(state)
+        assert cache.apply(full(other), confirmed(AT + 5 + FOREIGN_US)) is WriteOutcome.APPLIED
+        with pytest.raises(TryAgain) as refused:
+            reader.read()
+        assert refused.value.reason == "another_cluster"
+        assert CachedReader(cache, lambda: AT).read().cluster_id == other.cluster_id
+
     def test_another_cluster_of_the_same_name_replaces_it(self, cache: CacheStore) -> None:
-        cache.apply(full(history()[-1]), confirmed())
+        cache.apply(full(history()[-1]), confirmed(AT - FOREIGN_US))
         other = another_cluster()
-        assert isinstance(delta(EMPTY_STATE, other), Delta)
-        assert cache.apply(delta(EMPTY_STATE, other), confirmed()) is Written.BASE_MISSING
-        assert cache.apply(full(other), confirmed()) is Written.APPLIED
+        assert isinstance(delta(EMPTY_STATE, other), CacheDelta)
+        assert cache.apply(delta(EMPTY_STATE, other), confirmed()) is WriteOutcome.BASE_MISSING
+        assert cache.apply(full(other), confirmed()) is WriteOutcome.APPLIED
         stored = cache.read()
         assert stored is not None
         assert stored.parts == project(other)
@@ -115,6 +138,30 @@ class CacheConformance:
         assert sorted(view.nodes) == sorted(state.nodes)
         for node in state.nodes.values():
             assert view.nodes[node.id]["tokens"] == list(node.tokens)
+
+    def test_what_is_confirmed_says_when(self, cache: CacheStore) -> None:
+        state = history()[-1]
+        cache.apply(full(state), confirmed())
+        assert cache.confirmed() == (stamp_of(state), confirmed())
+        cache.apply(delta(state, state), confirmed(AT + 5))
+        assert cache.confirmed() == (stamp_of(state), confirmed(AT + 5))
+
+    def test_a_reader_fetches_the_parts_of_an_epoch_once(
+        self, cache: CacheStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        fetched = []
+        read = cache.read
+        monkeypatch.setattr(cache, "read", lambda: fetched.append(1) or read())
+        *_, before, after = history()
+        reader = CachedReader(cache, lambda: AT + 9)
+        cache.apply(full(before), confirmed())
+        first = reader.read()
+        cache.apply(delta(before, before), confirmed(AT + 9))
+        again = reader.read()
+        assert (again.epoch, again.age_s, len(fetched)) == (before.epoch, 0.0, 1)
+        assert again.parts == first.parts
+        cache.apply(delta(before, after), confirmed(AT + 9))
+        assert (reader.read().epoch, len(fetched)) == (after.epoch, 2)
 
     def test_a_reader_never_sees_a_lower_epoch_than_before(self, cache: CacheStore) -> None:
         states = history()

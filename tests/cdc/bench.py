@@ -11,7 +11,7 @@ from typing import Any
 from ringlog.client.direct import DirectAuthor
 from ringlog.client.founding import found
 from ringlog.log.memory import MemoryLog
-from ringlog.log.replica import Replica
+from ringlog.log.replica import LogReplica
 from ringlog_cdc import batch as batches
 from ringlog_cdc.images.files import ImageFiles
 from ringlog_cdc.images.work import ImageFolder
@@ -45,7 +45,9 @@ class TopicEnds:
 class BenchWriter(Writer):
     """A writer on a chain, with its steps one by one."""
 
-    def __init__(self, replica: Replica, submit: Submit, name: str, store: PlanStore, source: str, sink: str) -> None:
+    def __init__(
+        self, replica: LogReplica, submit: Submit, name: str, store: PlanStore, source: str, sink: str
+    ) -> None:
         self.ends = TopicEnds()
         ends: Any = self.ends
         super().__init__(replica, submit, name, ends, source, sink)
@@ -81,7 +83,7 @@ class Silent:
 class Bench:
     """A cluster with one generation that has operated for an hour, a registered writer, a runner of its batches."""
 
-    def __init__(self, metadata: MemoryLog, replica: Replica, folder: Path) -> None:
+    def __init__(self, metadata: MemoryLog, replica: LogReplica, folder: Path) -> None:
         found(metadata, replica, "memory", {"cdc_horizon_lead_us": LEAD_US})
         self.author = DirectAuthor(metadata, replica, "test")
         self.world = World("", "memory", replica, self.author)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from ringlog.wire.records import Cell, Mutation, encode_mutation
 from ringlog_cdc.arrow import going_out
-from ringlog_cdc.columnar.layouts import ALIKE_MAX, Table, groups_of, layout_of
+from ringlog_cdc.columnar.layouts import ALIKE_MAX, ByteTable, groups_of, layout_of
 from ringlog_cdc.columnar.mutations import scan
 from ringlog_cdc.columnar.scan import padded
 from ringlog_cdc.routing import buffers
@@ -115,13 +115,13 @@ def test_what_has_a_layout_is_read_as_the_record_that_it_was_found_with(family: 
     layout = layout_of(data)
     if layout is None:
         return
-    assert layout.of(Table(data, 1, len(data))).all()
+    assert layout.of(ByteTable(data, 1, len(data))).all()
     tried = [bytearray(family[0]) for _ in data]
     for at, record in enumerate(tried):
         record[at] ^= 1 << chance.randrange(8)
     every, starts = buffers(pa.array([bytes(record) for record in tried], pa.binary()))
     found = scan(padded(every), starts[:-1], starts[1:])
-    table = Table(every, len(tried), len(data))
+    table = ByteTable(every, len(tried), len(data))
     mine = layout.of(table)
     for number in np.flatnonzero(mine).tolist():
         assert found.plain[number]

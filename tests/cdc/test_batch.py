@@ -11,10 +11,10 @@ import pytest
 from ringlog.kernel.commands.cdc import CloseCdcGeneration
 from ringlog.kernel.state import Generation
 from ringlog.log.memory import MemoryLog
-from ringlog.log.replica import Replica
+from ringlog.log.replica import LogReplica
 from ringlog_cdc.errors import ChainBroken
 from ringlog_cdc.plan_store import PlanStore
-from ringlog_cdc.protocol.batch import Write
+from ringlog_cdc.protocol.batch import WriteRows
 from tests.cdc.bench import HOUR_US, Bench
 from tests.system.cdc_world import now_us
 
@@ -23,7 +23,7 @@ from tests.system.cdc_world import now_us
 def bench(tmp_path: Path) -> Iterator[Bench]:
     """A runner of batches on a checkpoint of its own."""
     metadata = MemoryLog()
-    with Replica(metadata) as replica:
+    with LogReplica(metadata) as replica:
         yield Bench(metadata, replica, tmp_path)
 
 
@@ -79,7 +79,7 @@ def test_a_generation_that_the_log_has_closed_takes_no_rows_whatever_the_own_cha
 
 def run(bench: Bench, batch: int) -> None:
     """Run a batch of which no row is written."""
-    bench.runner.driver.handlers[Write] = lambda _: ()
+    bench.runner.driver.handlers[WriteRows] = lambda _: ()
     nothing: Any = None
     bench.runner(nothing, batch)
 

@@ -17,12 +17,20 @@ from ringlog.kernel.generations.describe import generate
 from ringlog.kernel.generations.statements import TableShape
 from ringlog.kernel.state import Generation, Node
 from ringlog.wire import canonical
-from ringlog.wire.records import Bounds, Cell, Change, DeletedElements, Mutation, decode_cdc_row, encode_mutation
-from ringlog_cdc.arrow import LETTER, NEVER, Outgoing, facts_function, going_out, read, records_of, rows_function
+from ringlog.wire.records import (
+    Bounds,
+    Cell,
+    DeletedElements,
+    Mutation,
+    MutationStatement,
+    decode_cdc_row,
+    encode_mutation,
+)
+from ringlog_cdc.arrow import LETTER, NEVER, OutgoingColumns, facts_function, going_out, read, records_of, rows_function
 from ringlog_cdc.columnar.mutations import defaults_behind_cells
 from ringlog_cdc.columnar.scan import Cursor, padded
 from ringlog_cdc.routing import RoutingTable, routing_table
-from ringlog_cdc.rows import Input, Part, read_mutation
+from ringlog_cdc.rows import Input, PartContext, read_mutation
 from ringlog_cdc.tally import GENERATION, REASON, RECORDS, TallyParam, of_kind
 from ringlog_cdc.verdicts import NUMBERS, ROUTED, SKIPPED
 from ringlog_schemas import by_fingerprint
@@ -31,7 +39,7 @@ TOPIC = "c.mutations"
 CLUSTER = str(uuid.UUID(int=7))
 NOW = 1_800_000_000_000_000
 LEEWAY = 5_000_000
-PART = Part(TOPIC, CLUSTER, "incarnation", 42, 400)
+PART = PartContext(TOPIC, CLUSTER, "incarnation", 42, 400)
 LARGE = replace(PART, row_bytes_max=100_000)
 
 
@@ -125,7 +133,7 @@ COMPOUND = st.builds(
             "deleted_elements": st.just((DeletedElements("a", (b"x",)),)),
             "replaced": st.just(("a",)),
             "bounds": st.just(Bounds((b"c",), True, (), False)),
-            "more": st.just((Change("UPDATE", (b"c",), (Cell("a", b"1"),), timestamp=NOW),)),
+            "more": st.just((MutationStatement("UPDATE", (b"c",), (Cell("a", b"1"),), timestamp=NOW),)),
             "operation": st.just("RANGE_DELETE"),
         },
     ),
@@ -169,7 +177,7 @@ def batch_of(values: list[bytes | None], partitions: int = 2) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, names=["partition", "offset", "appended", "key", "value"])
 
 
-def listed(made: Outgoing) -> list[dict[str, object]]:
+def listed(made: OutgoingColumns) -> list[dict[str, object]]:
     """What goes out and why, one by one; what Spark gets is the same but for what nothing goes out of."""
     rows = [
         {
@@ -202,7 +210,7 @@ def listed(made: Outgoing) -> list[dict[str, object]]:
     return rows
 
 
-def one_by_one(batch: pa.RecordBatch, part: Part = PART) -> list[dict[str, object]]:
+def one_by_one(batch: pa.RecordBatch, part: PartContext = PART) -> list[dict[str, object]]:
     """What the definition makes of the same records: each as if it were not plain."""
     found = read(batch)
     every = np.arange(batch.num_rows)

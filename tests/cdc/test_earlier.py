@@ -13,7 +13,7 @@ from ringlog.wire.records import Mutation, decode_cdc_row, encode_mutation
 from ringlog_cdc.arrow import going_out
 from ringlog_cdc.decisions import context_of, table_of
 from ringlog_cdc.routing import RoutingTable
-from ringlog_cdc.rows import Input, Part, outgoing
+from ringlog_cdc.rows import Input, PartContext, outgoing
 from ringlog_cdc.verdicts import CODES, ROUTED, SKIPPED
 from tests.kernel.verdicts.logs import random_log, writes
 
@@ -26,8 +26,10 @@ def table_by(state: ClusterState) -> RoutingTable:
     return table_of(context, (), state)
 
 
-def part_by(state: ClusterState) -> Part:
-    return Part("mutations", state.cluster_id or "00000000-0000-7000-8000-000000000001", "w-0", state.epoch, 1_000_000)
+def part_by(state: ClusterState) -> PartContext:
+    return PartContext(
+        "mutations", state.cluster_id or "00000000-0000-7000-8000-000000000001", "w-0", state.epoch, 1_000_000
+    )
 
 
 @pytest.mark.parametrize("seed", range(LOGS))

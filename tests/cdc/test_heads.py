@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
-from ringlog.client.cdc.errors import Unreadable
-from ringlog.client.cdc.topics import Record
+from ringlog.client.cdc.errors import UnreadableRecord
+from ringlog.client.cdc.topics import CdcRecord
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import CdcRow, Cell, DeletedElements, decode_cdc_row, encode_cdc_row
 from ringlog_cdc.reading.heads import NAMES_MAX, head_of, heads, known_headers
@@ -83,26 +83,26 @@ def test_names_beyond_the_limit_are_left_to_the_definition() -> None:
     values = [encode_cdc_row(replace(row(2), table=f"t{number}")) for number in range(NAMES_MAX + 5)]
     found = heads(values, [7] * len(values))
     assert [head is None for head in found] == [number >= NAMES_MAX for number in range(NAMES_MAX + 5)]
-    records = [Record(3, number, value) for number, value in enumerate(values)]
+    records = [CdcRecord(3, number, value) for number, value in enumerate(values)]
     assert [head.table for _, _, head in headed(records) if head] == [f"t{number}" for number in range(NAMES_MAX + 5)]
 
 
 def test_places_without_a_record_keep_their_place_among_them_and_what_is_no_row_is_named() -> None:
     value = encode_cdc_row(row(2))
-    found = list(headed([Record(0, 4, value), Record(0, 9, None), Record(1, 2, value)]))
+    found = list(headed([CdcRecord(0, 4, value), CdcRecord(0, 9, None), CdcRecord(1, 2, value)]))
     assert [(partition, offset, head is None) for partition, offset, head in found] == [
         (0, 4, False),
         (0, 9, True),
         (1, 2, False),
     ]
-    with pytest.raises(Unreadable, match="0/7"):
-        list(headed([Record(0, 7, b"")]))
+    with pytest.raises(UnreadableRecord, match="0/7"):
+        list(headed([CdcRecord(0, 7, b"")]))
     assert heads([], []) == []
 
 
 def test_a_record_of_a_later_release_is_recognised() -> None:
     value = encode_cdc_row(row(2))
     assert value[:10] in known_headers()
-    assert is_known(Record(0, 0, value))
-    assert not is_known(Record(0, 0, value[:2] + bytes(8) + value[10:]))
-    assert is_known(Record(0, 0, None))
+    assert is_known(CdcRecord(0, 0, value))
+    assert not is_known(CdcRecord(0, 0, value[:2] + bytes(8) + value[10:]))
+    assert is_known(CdcRecord(0, 0, None))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ringlog.log.memory import MemoryLog
-from ringlog.log.replica import Replica
+from ringlog.log.replica import LogReplica
 from ringlog_cdc.errors import CdcError
 from ringlog_cdc.job import query_failed
 from ringlog_cdc.plan_store import CLAIM, claim_checkpoint, give_up_claim
@@ -21,7 +21,7 @@ from tests.cdc.bench import SINK, SOURCE, Bench, BenchWriter
 def bench(tmp_path: Path) -> Iterator[Bench]:
     """A cluster whose writer ``spark`` has just been registered, from a checkpoint of its own."""
     metadata = MemoryLog()
-    with Replica(metadata) as replica:
+    with LogReplica(metadata) as replica:
         yield Bench(metadata, replica, tmp_path / "first")
 
 

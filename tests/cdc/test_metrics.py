@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ringlog_cdc.metrics import Metrics
-from ringlog_cdc.progress import BatchFigures, Progress
+from ringlog_cdc.progress import BatchFigures, BatchProgress
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def test_batches_add_up_and_gauges_show_the_last_one(metrics: Metrics, tmp_path:
     promised = {"low": 5_000_000, "horizon": 7_500_000}
     metrics.watch(lambda: promised["low"], lambda: promised["horizon"])
     with (tmp_path / "out").open("w") as output:
-        progress = Progress(tmp_path / "progress.jsonl", output, metrics.observe)
+        progress = BatchProgress(tmp_path / "progress.jsonl", output, metrics.observe)
         progress.emit("held", seconds=2.5)
         assert scraped(metrics)["waiting_seconds"] == 2.5
         for epoch in (7, 8):
@@ -62,7 +62,7 @@ def test_batches_add_up_and_gauges_show_the_last_one(metrics: Metrics, tmp_path:
 
 def test_a_line_has_what_spark_says_of_the_batch_however_many_sources_there_are(tmp_path: Path) -> None:
     with (tmp_path / "out").open("w") as output:
-        progress = Progress(tmp_path / "progress.jsonl", output)
+        progress = BatchProgress(tmp_path / "progress.jsonl", output)
         progress.finished(BatchFigures(3, rows=10))
         sources = [{"metrics": {"maxOffsetsBehindLatest": "0"}}, {"metrics": {"maxOffsetsBehindLatest": "12"}}, {}]
         progress.reported({"batchId": 2, "sources": sources, "durationMs": {}})

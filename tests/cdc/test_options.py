@@ -8,7 +8,7 @@ import pytest
 import typer
 
 from ringlog.log.rights import Rights
-from ringlog.runtime.context import Context, remember
+from ringlog.runtime.context import ClusterContext, remember
 from ringlog.runtime.kafka_config import VARIABLE, current
 from ringlog_cdc.cli import log_in, producer_options
 from ringlog_cdc.sink import ORDER, sink_options
@@ -53,7 +53,7 @@ def test_the_job_logs_in_as_it_is_told_or_as_is_known_of_the_broker(
 ) -> None:
     path = tmp_path / "client.properties"
     path.write_text("security.protocol=SASL_SSL\nsasl.mechanism=PLAIN\nsasl.username=me\nsasl.password=pw\n")
-    remember(Context("b:1", "c", "", str(path), "1"))
+    remember(ClusterContext("b:1", "c", "", str(path), "1"))
     log_in("other:1", None)
     assert current().security.username == ""
     log_in("b:1", None)
@@ -76,7 +76,7 @@ def test_what_java_cannot_say_is_said_before_spark_starts(tmp_path: Path, capsys
 def test_the_job_asks_the_broker_that_other_commands_would_ask(tmp_path: Path) -> None:
     with pytest.raises(typer.BadParameter, match="no broker is named"):
         log_in(None, None)
-    remember(Context("inuse:1", "c", "", "", "1"))
+    remember(ClusterContext("inuse:1", "c", "", "", "1"))
     assert log_in(None, None) == "inuse:1"
     path = tmp_path / "client.properties"
     path.write_text("bootstrap.servers=file:1\n")

@@ -1,4 +1,4 @@
-"""The chain on disk: created if absent, whole or not at all, read back by the next driver."""
+"""The chain on disk: created if absent, whole or not at all, pruned; what was changed or lost is missed."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ringlog_cdc.errors import CdcError, ChainBroken, ChainMoved
-from ringlog_cdc.plan import GENESIS, OffsetRange, PlanEntry, close_entry, route_entry
+from ringlog_cdc.errors import CdcError, ChainBroken
+from ringlog_cdc.plan import OffsetRange, PlanEntry, close_entry, route_entry
 from ringlog_cdc.plan_store import PlanStore, claim_checkpoint, create_if_absent, give_up_claim
 
 
@@ -29,27 +29,6 @@ def part(before: PlanEntry, batch: int, end: int) -> PlanEntry:
     )
 
 
-def test_a_chain_is_read_back(tmp_path: Path) -> None:
-    store = PlanStore(tmp_path)
-    assert store.head is GENESIS
-    store.append(part(store.head, 0, 3))
-    store.append(close_entry(store.head, generations=["g"], low_watermark=2, epoch=1, incarnation="i"))
-    store.append(part(store.head, 1, 5))
-    again = PlanStore(tmp_path)
-    assert again.head == store.head
-    assert again.parts(1) == (store.head,)
-    assert again.parts(2) == ()
-
-
-def test_the_place_of_an_entry_is_taken_once(tmp_path: Path) -> None:
-    mine, other = PlanStore(tmp_path), PlanStore(tmp_path)
-    first = part(GENESIS, 0, 3)
-    mine.append(first)
-    with pytest.raises(ChainMoved):
-        other.append(part(GENESIS, 0, 4))
-    assert PlanStore(tmp_path).head == first
-
-
 def test_of_many_who_create_a_file_one_wins(tmp_path: Path) -> None:
     path = tmp_path / "plan"
     won: list[int] = []
@@ -68,19 +47,6 @@ def test_of_many_who_create_a_file_one_wins(tmp_path: Path) -> None:
     assert len(won) == 1
     assert path.read_text() == str(won[0])
     assert list(tmp_path.iterdir()) == [path]
-
-
-def test_durable_positions_stop_before_the_first_part_that_is_not_done(tmp_path: Path) -> None:
-    store = PlanStore(tmp_path)
-    first = part(store.head, 0, 3)
-    store.append(first)
-    assert store.durable_positions() == {}
-    store.mark_done(first)
-    store.append(part(store.head, 1, 5))
-    assert store.durable_positions() == {0: 3}
-    assert PlanStore(tmp_path).durable_positions() == {0: 3}
-    store.mark_done(store.head)
-    assert store.durable_positions() == {0: 5}
 
 
 def test_old_entries_are_dropped_and_the_chain_still_loads(tmp_path: Path) -> None:
@@ -114,16 +80,11 @@ def test_a_missing_entry_breaks_the_chain(tmp_path: Path) -> None:
         PlanStore(tmp_path)
 
 
-def test_contexts_go_by_their_digest(tmp_path: Path) -> None:
-    store = PlanStore(tmp_path)
-    name = store.put_context({"b": 1, "a": [2]})
-    assert store.put_context({"a": [2], "b": 1}) == name
-    assert PlanStore(tmp_path).context(name) == {"a": [2], "b": 1}
+def test_a_changed_context_is_missed(tmp_path: Path) -> None:
+    name = PlanStore(tmp_path).put_context({"b": 1, "a": [2]})
     (tmp_path / "plans" / "contexts" / f"{name}.json").write_text("{}")
     with pytest.raises(ChainBroken, match="changed"):
         PlanStore(tmp_path).context(name)
-    with pytest.raises(ChainBroken, match="missing"):
-        store.context("0" * 64)
 
 
 def test_a_checkpoint_belongs_to_one_cluster_and_writer(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from ringlog.kernel.state import CdcWriter, Generation
 from ringlog_cdc.promises import (
     Claim,
-    Standing,
+    WriterStanding,
     binding,
     closed_before,
     closes_before_nothing,
@@ -20,7 +20,7 @@ from ringlog_cdc.promises import (
 )
 
 LEAD = 100
-BUSY = Standing(horizon=1_000, floor=0, low_watermark=0, used=0, prepared=False, active=True, held=False)
+BUSY = WriterStanding(horizon=1_000, floor=0, low_watermark=0, used=0, prepared=False, active=True, held=False)
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,12 @@ import pyarrow as pa
 import pytest
 
 from ringlog.client.cdc.errors import UnknownTable, WriteIncomplete
-from ringlog.client.cdc.generations import Generations, Known
-from ringlog.client.cdc.lives import Life, Lives
-from ringlog.client.cdc.progress import NOT_ENTERED, Progress, begin_at
-from ringlog.client.cdc.reading import Reading, Verdict
-from ringlog.client.cdc.topics import Record
+from ringlog.client.cdc.generations import Generations, KnownGeneration
+from ringlog.client.cdc.lives import Lives, NamedLife
+from ringlog.client.cdc.progress import NOT_ENTERED, ConsumerProgress, begin_at
+from ringlog.client.cdc.reading import CdcReading, RowVerdict
+from ringlog.client.cdc.topics import CdcRecord
+from ringlog.kernel.schema.types import serialize
 from ringlog.kernel.values import Column
 from ringlog.wire.records import CdcRow, Cell, DeletedElements, encode_cdc_row
 from ringlog_cdc.errors import CdcError
@@ -30,20 +31,20 @@ from tests.client.cdc.model import CDC_PARTITIONS, Topic, Write, drawn, open_gen
 UUID = "04c29680-833b-11ee-8000-000000000001"
 
 
-def delivered(reading: Reading[CdcRow], topic: Topic, partition: int, begin: int, end: int) -> list[CdcRow]:
+def delivered(reading: CdcReading[CdcRow], topic: Topic, partition: int, begin: int, end: int) -> list[CdcRow]:
     """What comes of the records [begin, end) of a partition."""
     found: list[CdcRow] = []
     for offset, item in topic.records[partition]:
         if begin <= offset < end:
             reading.passed(partition, offset)
             verdict, rows = reading.take(partition, offset, item)
-            found += rows if verdict is Verdict.DELIVERED else ()
+            found += rows if verdict is RowVerdict.DELIVERED else ()
     reading.passed(partition, end)
     return found
 
 
 def task(topic: Topic, found: CdcRange) -> list[CdcRow]:
-    reading: Reading[CdcRow] = Reading(Progress.from_json(found.place))
+    reading: CdcReading[CdcRow] = CdcReading(ConsumerProgress.from_json(found.place))
     return delivered(reading, topic, found.partition, found.begin, found.end)
 
 
@@ -61,7 +62,7 @@ def test_one_pass_gives_what_following_gives_and_each_stream_in_the_same_order()
         for closed in topic.closes[: chance.randint(0, len(topic.closes))]:
             known = Generations([item for item in known.all() if item.id != closed.id] + [closed])
             closed_ones += 1
-        following: Reading[CdcRow] = Reading(begin_at(dict.fromkeys(range(CDC_PARTITIONS), 0), start))
+        following: CdcReading[CdcRow] = CdcReading(begin_at(dict.fromkeys(range(CDC_PARTITIONS), 0), start))
         wanted: dict[int, list[CdcRow]] = {number: [] for number in range(CDC_PARTITIONS)}
         moved = True
         while moved:
@@ -90,7 +91,7 @@ def test_a_closed_generation_that_ends_inside_a_write_is_an_error_in_one_pass() 
 
 
 def test_a_close_beyond_the_planned_end_does_not_end_the_generation_in_one_pass() -> None:
-    known = Generations([Known("0", 0, ((0, 9),), False), Known("100", 100, None, False)])
+    known = Generations([KnownGeneration("0", 0, ((0, 9),), False), KnownGeneration("100", 100, None, False)])
     assert readable(known, {0: 8}, 0, skip_expired=False) == (Readable(0, None),)
     assert readable(known, {0: 9}, 0, skip_expired=False) == (Readable(0, ((0, 9),)), Readable(100, None))
     assert readable(Generations(), {0: 9}, 0, skip_expired=False) == ()
@@ -103,7 +104,7 @@ def test_tasks_give_exactly_what_the_driver_delivered_wherever_batches_are_cut_a
         topic = drawn(chance)
         known, closes = open_generations(3), list(topic.closes)
         before = begin_at(dict.fromkeys(range(CDC_PARTITIONS), 0))
-        driver: Reading[CdcRow] = Reading(before)
+        driver: CdcReading[CdcRow] = CdcReading(before)
         got: list[CdcRow] = []
         idle = 0
         while closes or idle < 20:
@@ -111,13 +112,13 @@ def test_tasks_give_exactly_what_the_driver_delivered_wherever_batches_are_cut_a
                 closed = closes.pop(0)
                 known = Generations([item for item in known.all() if item.id != closed.id] + [closed])
             if chance.random() < 0.3:
-                driver = Reading(Progress.from_json(before.to_json()))
+                driver = CdcReading(ConsumerProgress.from_json(before.to_json()))
             expected, path = looked(chance, driver, topic, known), [before]
             while chance.random() < 0.8 and driver.generation != NOT_ENTERED:
                 left = driver.progress()
                 if not driver.move_on(known):
                     break
-                path.append(Progress.from_json(milestone(left).to_json()))
+                path.append(ConsumerProgress.from_json(milestone(left).to_json()))
                 expected += looked(chance, driver, topic, known)
             after = driver.progress()
             batch = [item for found in ranges_along([*path, after]) for item in task(topic, found)]
@@ -131,7 +132,7 @@ def test_tasks_give_exactly_what_the_driver_delivered_wherever_batches_are_cut_a
     assert spanning > 50
 
 
-def looked(chance: Random, driver: Reading[CdcRow], topic: Topic, known: Generations) -> list[CdcRow]:
+def looked(chance: Random, driver: CdcReading[CdcRow], topic: Topic, known: Generations) -> list[CdcRow]:
     """What the driver delivers of some records of each partition; it has to be in a generation for that."""
     if driver.generation == NOT_ENTERED:
         driver.move_on(known)
@@ -142,7 +143,7 @@ def looked(chance: Random, driver: Reading[CdcRow], topic: Topic, known: Generat
             if position <= offset < end and driver.wants(partition):
                 driver.passed(partition, offset)
                 verdict, rows = driver.take(partition, offset, item)
-                expected += rows if verdict is Verdict.DELIVERED else ()
+                expected += rows if verdict is RowVerdict.DELIVERED else ()
     return expected
 
 
@@ -162,14 +163,14 @@ class TopicsInMemory:
     def read_from(self, positions: dict[int, int]) -> None:
         self._positions = dict(positions)
 
-    def poll(self, _timeout_s: float, records_max: int) -> list[Record]:
+    def poll(self, _timeout_s: float, records_max: int) -> list[CdcRecord]:
         """A few records of each partition, or where it ends."""
         found = []
         for number, position in self._positions.items():
             mine = [one for one in self._topic.records[number] if one[0] >= position][: min(7, records_max)]
-            found += [Record(number, offset, encode_cdc_row(item)) for offset, item in mine]
+            found += [CdcRecord(number, offset, encode_cdc_row(item)) for offset, item in mine]
             self._positions[number] = mine[-1][0] + 1 if mine else self._topic.ends[number]
-            found += [] if mine else [Record(number, self._topic.ends[number], None)]
+            found += [] if mine else [CdcRecord(number, self._topic.ends[number], None)]
         return found
 
 
@@ -263,6 +264,19 @@ def test_a_value_that_does_not_fit_its_type_is_kept_as_bytes() -> None:
     assert (found["v"], found["w"], found["cdc$undecoded"]) == ([None], ["ok"], [[("v", b"\x01")]])
 
 
+def test_columns_have_the_names_of_the_table_that_a_row_is_read_by() -> None:
+    kept = tuple(column for column in TABLE.columns if column.name not in ("v", "w"))
+    columns = (*kept, Column("x", "int"), Column("v", "text"))
+    table = replace(TABLE, columns=columns, stored=(("x", "v"), ("v", "v@9")), respelled=9)
+    cells = (Cell("v", serialize("int", 1)), Cell("v@9", b"new"), Cell("w", b"old"))
+    rows = [row(2, cells=cells), row(1, deleted=("v",))]
+    found = LogColumns(table).batch(rows)
+    assert found.column("x").to_pylist() == [1, None]
+    assert found.column("v").to_pylist() == ["new", None]
+    assert found.column("cdc$deleted_x").to_pylist() == [None, True]
+    assert found.column("cdc$undecoded").to_pylist() == [[("w", b"old")], None]
+
+
 def odd_rows() -> list[CdcRow]:
     """Rows that say more than their table has columns for, with what of them is undecoded."""
     return [
@@ -304,11 +318,11 @@ def test_rows_of_another_table_of_the_name_are_passed_over() -> None:
     rows += [row(2, (9,), epoch=epoch, cells=(Cell("nosuchcol", b"!"),)) for epoch in (9, 10)]
     heads = [head_of(one, number, encode_cdc_row(one)) for number, one in enumerate(rows)]
     for life, wanted in (
-        (Life(10, 20, False), [2, 3, 9]),
-        (Life(10, None, True), [0, 2, 3, 4, 5, 9]),
-        (Life(10, 20, True), [0, 2, 3, 9]),
-        (Life(600, None, True), [0]),
-        (Life(600, 700, False), []),
+        (NamedLife(10, 20, False), [2, 3, 9]),
+        (NamedLife(10, None, True), [0, 2, 3, 4, 5, 9]),
+        (NamedLife(10, 20, True), [0, 2, 3, 9]),
+        (NamedLife(600, None, True), [0]),
+        (NamedLife(600, 700, False), []),
     ):
         columns = LogColumns(TABLE, life)
         for batch in (columns.batch(rows), batch_of(columns, heads, 0)):
@@ -318,8 +332,8 @@ def test_rows_of_another_table_of_the_name_are_passed_over() -> None:
 def test_a_table_is_chosen_by_its_id() -> None:
     first, second = (replace(TABLE, id=name, epoch=epoch, changed=epoch) for name, epoch in (("one", 10), ("two", 20)))
     lives = Lives([first, second])
-    assert table_in(lives, "ks.t", "") == (second, Life(20, None, True))
-    assert table_in(lives, "ks.t", "one") == (first, Life(10, 20, False))
+    assert table_in(lives, "ks.t", "") == (second, NamedLife(20, None, True))
+    assert table_in(lives, "ks.t", "one") == (first, NamedLife(10, 20, False))
     for name, table_id in (("ks.t", "three"), ("ks.other", "")):
         with pytest.raises(UnknownTable):
             table_in(lives, name, table_id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -12,14 +12,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringlog.kernel.generations.acceptance import Refused, accept
+from ringlog.kernel.generations.acceptance import RefusedWrite, accept
 from ringlog.kernel.generations.lookup import stream_of
 from ringlog.kernel.generations.statements import TableShape, well_typed
+from ringlog.kernel.generations.tablet_streams import DescribedTable
 from ringlog.kernel.ring.murmur3 import token_of
 from ringlog.kernel.ring.partition_key import compose
 from ringlog.kernel.state import Generation
+from ringlog.kernel.values import TOKEN_MAX, TOKEN_MIN
 from ringlog_cdc.cdc_time import high_halves, topic_number
-from ringlog_cdc.routing import Routed, RoutingTable, Rows, crc32_rows, route, routing_table
+from ringlog_cdc.routing import MutationColumns, RoutedColumns, RoutingTable, crc32_rows, route, routing_table
 from ringlog_cdc.verdicts import CODES, NO_OPERATION, NUMBERS, OPERATION_CODES, REASONS, ROUTED, SKIPPED
 from tests.cdc.partitions import cdc_partition
 from tests.kernel.generations.clusters import described
@@ -33,11 +35,13 @@ TABLES = {
     "s.two": TableShape(2, 0, True),
     "s.quiet": TableShape(1, 0, False),
 }
+IDS = {"s.one": "1", "s.two": "2"}
+"""Of the tables in tablets."""
 
 
 @dataclass(frozen=True)
 class Write:
-    """A mutation as one record: the scalar form of a row of ``Rows``."""
+    """A mutation as one record: the scalar form of a row of ``MutationColumns``."""
 
     readable: bool
     foreign: bool
@@ -74,13 +78,13 @@ writes = st.builds(
 )
 
 
-def columns(rows: list[Write]) -> Rows:
+def columns(rows: list[Write]) -> MutationColumns:
     """The rows as Spark hands them over."""
 
     def composed(key: tuple[bytes | None, ...]) -> bytes:
         return b"" if not key or None in key else compose([part or b"" for part in key])
 
-    return Rows(
+    return MutationColumns(
         readable=np.array([row.readable for row in rows], dtype=bool),
         foreign=np.array([row.foreign for row in rows], dtype=bool),
         names=pa.array([row.table for row in rows], type=pa.string()),
@@ -122,13 +126,13 @@ def expected(generations: list[Generation], closed: set[str], row: Write) -> str
     if row.unknown_column:
         return "unknown_column"
     verdict = accept(row.timestamp, row.appended, [generation.timestamp for generation in generations], LEEWAY)
-    if isinstance(verdict, Refused):
+    if isinstance(verdict, RefusedWrite):
         return verdict.code
     found = generations[verdict.generation]
     return "generation_closed" if found.id in closed else found
 
 
-def stream_at(found: Routed, index: int) -> bytes:
+def stream_at(found: RoutedColumns, index: int) -> bytes:
     """The 16 bytes of a stream id from its halves."""
     return halves(found.stream_high[index], found.stream_low[index])
 
@@ -145,8 +149,17 @@ def tables(draw: st.DrawFn) -> tuple[list[Generation], set[str], RoutingTable]:
     generations = [
         Generation(f"g{start}", start, draw(described()), "committed", 1, None, None, ()) for start in starts
     ]
+    generations = [replace(found, tables=draw(cut())) for found in generations]
     closed = {f"g{start}" for start in starts[: draw(st.integers(0, len(starts)))]}
-    return generations, closed, routing_table(TOPIC, generations, TABLES, closed, LEEWAY, PARTITIONS)
+    return generations, closed, routing_table(TOPIC, generations, TABLES, closed, LEEWAY, PARTITIONS, ids=IDS)
+
+
+@st.composite
+def cut(draw: st.DrawFn) -> tuple[DescribedTable, ...]:
+    """What a generation says of tables in tablets: of none, one or both that may be."""
+    ends = st.sets(st.integers(TOKEN_MIN, TOKEN_MAX - 1), max_size=4).map(lambda found: (*sorted(found), TOKEN_MAX))
+    named = draw(st.sets(st.sampled_from(sorted(IDS.values()))))
+    return tuple(DescribedTable(table, draw(ends)) for table in sorted(named))
 
 
 @settings(deadline=None)
@@ -165,7 +178,7 @@ def test_routing_equals_the_scalar_definitions(
             assert CODES[int(found.verdict[index])] == wanted
         else:
             token = token_of(compose([part or b"" for part in row.key]))
-            stream = stream_of(wanted, token)
+            stream = stream_of(wanted, token, IDS.get(row.table, ""))
             assert found.verdict[index] == ROUTED
             assert found.generation[index] == wanted.timestamp
             assert stream_at(found, index) == stream
@@ -180,7 +193,7 @@ def test_a_row_is_routed_the_same_whatever_lies_around_it(
     _, _, table = world
     index = data.draw(st.integers(0, len(rows) - 1))
     together, alone = route(table, columns(rows)), route(table, columns([rows[index]]))
-    for name in Routed.__dataclass_fields__:
+    for name in RoutedColumns.__dataclass_fields__:
         assert getattr(together, name)[index] == getattr(alone, name)[0], name
 
 

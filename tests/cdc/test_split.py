@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ringlog.kernel.generations.statements import TableShape, bad_statement, is_compound, statements_of
 from ringlog.kernel.schema.collections import cells_of
 from ringlog.kernel.schema.types import deserialize, serialize
-from ringlog.wire.records import Bounds, Cell, Change, DeletedElements, Mutation
+from ringlog.wire.records import Bounds, Cell, DeletedElements, Mutation, MutationStatement
 from ringlog_cdc.split import Piece, keys_only, split
 
 T = 1_700_000_000_000_000
@@ -40,20 +40,22 @@ def cell(column: str, value: Any) -> Cell:
     return Cell(column, None if value is None else number(value))
 
 
-def change(operation: str, ck: int | None, at: int | None = None, ttl: int | None = None, **columns: Any) -> Change:
+def change(
+    operation: str, ck: int | None, at: int | None = None, ttl: int | None = None, **columns: Any
+) -> MutationStatement:
     """A statement. ``replaced``, ``taken`` (column to keys) and ``bounds`` among the columns are what they say."""
     replaced = tuple(columns.pop("replaced", ()))
     taken = tuple(DeletedElements(name, tuple(map(number, keys))) for name, keys in columns.pop("taken", {}).items())
     bounds = columns.pop("bounds", None)
     cells = tuple(cell(name, value) for name, value in columns.items())
-    return Change(operation, key(ck), cells, at, ttl, taken, replaced, bounds)
+    return MutationStatement(operation, key(ck), cells, at, ttl, taken, replaced, bounds)
 
 
 def bounded(start: int | None, start_inclusive: bool, end: int | None, end_inclusive: bool) -> Bounds:
     return Bounds(key(start), start_inclusive, key(end), end_inclusive)
 
 
-def write(*changes: Change) -> Mutation:
+def write(*changes: MutationStatement) -> Mutation:
     """A mutation of these statements, the first of which gives timestamp (T where it has none) and time to live."""
     first, *more = changes
     return Mutation(
@@ -95,7 +97,7 @@ def shown(piece: Piece) -> tuple[Any, ...]:
     )
 
 
-def rows(table: TableShape, *changes: Change) -> list[tuple[Any, ...]]:
+def rows(table: TableShape, *changes: MutationStatement) -> list[tuple[Any, ...]]:
     found = split(write(*changes), table)
     for one, following in zip(found, (*found[1:], None), strict=False):
         assert one.end_of_batch == (following is None or following.timestamp != one.timestamp)
@@ -305,7 +307,7 @@ def test_a_log_of_keys_only() -> None:
         (change(RANGE, None, bounds=bounded(None, True, None, True)), ""),
     ],
 )
-def test_statements_that_contradict_the_table(statement: Change, code: str) -> None:
+def test_statements_that_contradict_the_table(statement: MutationStatement, code: str) -> None:
     assert bad_statement(statement, TABLE) == code
 
 
@@ -317,7 +319,7 @@ maps_drawn = st.dictionaries(st.integers(0, 3), st.integers(0, 3), max_size=3)
 
 
 @st.composite
-def changes_drawn(draw: st.DrawFn) -> Change:
+def changes_drawn(draw: st.DrawFn) -> MutationStatement:
     at, ttl = T + draw(st.integers(0, 3)), draw(st.sampled_from([None, 0, 5]))
     operation = draw(st.sampled_from([UPDATE, INSERT, UPDATE, INSERT, ROW, PARTITION, RANGE]))
     if operation == RANGE:
@@ -335,7 +337,7 @@ def changes_drawn(draw: st.DrawFn) -> Change:
 
 
 @given(st.lists(changes_drawn(), min_size=1, max_size=6))
-def test_the_newest_of_every_cell_is_in_exactly_one_row(changes: list[Change]) -> None:
+def test_the_newest_of_every_cell_is_in_exactly_one_row(changes: list[MutationStatement]) -> None:
     mutation = write(*changes)
     assert all(bad_statement(statement, TABLE) == "" for statement in statements_of(mutation))
     found = split(mutation, TABLE)

@@ -10,13 +10,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from ringlog.client.cdc.errors import Unreadable
+from ringlog.client.cdc.errors import UnreadableRecord
 from ringlog.kernel.schema.types import TYPES as SCALARS
 from ringlog.kernel.values import Column
 from ringlog.wire.records import CdcRow, Cell, DeletedElements, encode_cdc_row
 from ringlog_cdc.reading import vectors
 from ringlog_cdc.reading.columns import LogColumns
-from ringlog_cdc.reading.heads import Head, head_of
+from ringlog_cdc.reading.heads import RowHead, head_of
 from ringlog_cdc.reading.vectors import batch_of
 from tests.client.cdc.changes import TABLE, row
 
@@ -65,7 +65,7 @@ def drawn(chance: Random) -> CdcRow:
     )
 
 
-def headed(rows: list[CdcRow]) -> list[Head]:
+def headed(rows: list[CdcRow]) -> list[RowHead]:
     return [head_of(found, number, encode_cdc_row(found)) for number, found in enumerate(rows)]
 
 
@@ -122,6 +122,6 @@ def test_a_text_that_is_none_sends_all_rows_the_way_of_the_definition() -> None:
 def test_a_record_that_is_damaged_behind_its_head_is_named() -> None:
     head = headed([row(2, values={"v": 5})])[0]
     for value in (head.value[:-1], head.value + b"!", head.value[:-2] + b"\2\0"):
-        with pytest.raises(Unreadable, match="3/9"):
+        with pytest.raises(UnreadableRecord, match="3/9"):
             batch_of(COLUMNS, [head._replace(value=value, offset=9)], 3)
     assert vectors.NUMBERS.keys() < SCALARS.keys()

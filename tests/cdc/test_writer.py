@@ -19,7 +19,7 @@ from ringlog.kernel.commands.cdc_writers import AdvanceCdcWriter
 from ringlog.kernel.state import CdcWriter
 from ringlog.kernel.values import Command
 from ringlog.log.memory import MemoryLog
-from ringlog.log.replica import Replica
+from ringlog.log.replica import LogReplica
 from ringlog_cdc.errors import StopRequested, WriterReplaced
 from ringlog_cdc.plan import OffsetRange, close_entry, route_entry
 from ringlog_cdc.plan_store import PlanStore
@@ -33,7 +33,7 @@ LEAD_US = 10_000_000
 class Bench:
     """A founded cluster in memory, and writers on it."""
 
-    def __init__(self, metadata: MemoryLog, replica: Replica, folder: Path) -> None:
+    def __init__(self, metadata: MemoryLog, replica: LogReplica, folder: Path) -> None:
         self.author = DirectAuthor(metadata, replica, "test")
         self.replica = replica
         self.folder = folder
@@ -73,7 +73,7 @@ class Bench:
 def bench(tmp_path: Path) -> Iterator[Bench]:
     """A cluster with one generation that has operated for an hour."""
     metadata = MemoryLog()
-    with Replica(metadata) as replica:
+    with LogReplica(metadata) as replica:
         found(metadata, replica, "memory", {"cdc_horizon_lead_us": LEAD_US})
         made = Bench(metadata, replica, tmp_path)
         made.world.join("n1", (0,), time.time_ns() // 1000 - 3_600_000_000)

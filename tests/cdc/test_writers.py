@@ -17,7 +17,7 @@ from ringlog.kernel.commands.keyspaces import CreateKeyspace
 from ringlog.kernel.commands.schema import CreateTable
 from ringlog.kernel.values import CdcOptions, Column, Position, Replication
 from ringlog.log.memory import MemoryLog
-from ringlog.log.replica import Replica
+from ringlog.log.replica import LogReplica
 from ringlog_cdc.decisions import closed_for
 from ringlog_cdc.errors import WriterReplaced
 from ringlog_cdc.plan_store import PlanStore
@@ -51,7 +51,7 @@ class Place:
 def bench(tmp_path: Path) -> Iterator[Bench]:
     """A cluster with one generation that has operated for an hour, and a table with a log."""
     metadata = MemoryLog()
-    with Replica(metadata) as replica:
+    with LogReplica(metadata) as replica:
         found(metadata, replica, "memory", {"cdc_horizon_lead_us": LEAD_US})
         made = Bench(metadata, replica, tmp_path)
         made.world.join("n1", (0,), time.time_ns() // 1000 - HOUR_US)

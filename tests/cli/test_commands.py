@@ -16,7 +16,7 @@ from ringlog.cli.connection import resolve
 from ringlog.cli.main import COMMANDS, app
 from ringlog.client.results import AppliedResult, ExpiredResult, RejectedResult
 from ringlog.operator.answers import answer_json
-from ringlog.runtime.context import Context, remember
+from ringlog.runtime.context import ClusterContext, remember
 from tests.tidy.files import ROOT
 
 VARIABLES = (
@@ -48,10 +48,10 @@ def run(*words: str, typed: str = "") -> tuple[int, str, str]:
 
 
 def test_what_is_given_goes_before_what_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    remember(Context("old:9092", "old", "redis://old"))
-    assert resolve(None, None) == Context("old:9092", "old", "redis://old")
-    assert resolve("new:9092", None) == Context("new:9092", "old", "")
-    assert resolve("new:9092", "new") == Context("new:9092", "new", "")
+    remember(ClusterContext("old:9092", "old", "redis://old"))
+    assert resolve(None, None) == ClusterContext("old:9092", "old", "redis://old")
+    assert resolve("new:9092", None) == ClusterContext("new:9092", "old", "")
+    assert resolve("new:9092", "new") == ClusterContext("new:9092", "new", "")
     monkeypatch.setenv("RINGLOG_REDIS_URL", "redis://new")
     assert resolve(None, "new").redis == "redis://new"
 

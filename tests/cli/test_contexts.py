@@ -18,14 +18,23 @@ from ringlog.cli.main import app
 from ringlog.cli.stack import belongings
 from ringlog.log.errors import LogDamaged
 from ringlog.protocol.roles import ROLES
-from ringlog.runtime.context import Context, Known, forget, kafka_config_of, known, recall, redis_of, remember
+from ringlog.runtime.context import (
+    ClusterContext,
+    KnownClusters,
+    forget,
+    kafka_config_of,
+    known,
+    recall,
+    redis_of,
+    remember,
+)
 from ringlog.runtime.kafka_config import VARIABLE, BadKafkaConfig, current
 from tests.cli.test_commands import nothing_is_known, run
 
 __all__ = ["nothing_is_known"]
 
-FIRST = Context("a:1", "shop", "redis://:pw@a/0", cluster_id="1" * 8)
-SECOND = Context("b:1", "shop", "redis://b/0", cluster_id="2" * 8)
+FIRST = ClusterContext("a:1", "shop", "redis://:pw@a/0", cluster_id="1" * 8)
+SECOND = ClusterContext("b:1", "shop", "redis://b/0", cluster_id="2" * 8)
 
 
 def mode(path: Path) -> int:
@@ -38,26 +47,26 @@ def mode(path: Path) -> int:
 def test_clusters_of_one_name_are_known_side_by_side_and_the_last_one_is_in_use() -> None:
     remember(FIRST)
     remember(SECOND)
-    assert known() == Known((FIRST, SECOND), SECOND)
+    assert known() == KnownClusters((FIRST, SECOND), SECOND)
     remember(FIRST)
     assert (recall(), set(known().clusters)) == (FIRST, {FIRST, SECOND})
 
 
 def test_a_cluster_founded_anew_takes_the_place_of_its_namesake_at_the_same_broker() -> None:
     remember(FIRST)
-    anew = Context("a:1", "shop", "", cluster_id="3" * 8)
+    anew = ClusterContext("a:1", "shop", "", cluster_id="3" * 8)
     remember(anew)
-    assert known() == Known((anew,), anew)
-    moved = Context("c:1", "shop", "", cluster_id="3" * 8)
+    assert known() == KnownClusters((anew,), anew)
+    moved = ClusterContext("c:1", "shop", "", cluster_id="3" * 8)
     remember(moved)
-    assert known() == Known((moved,), moved)
+    assert known() == KnownClusters((moved,), moved)
 
 
 def test_a_cluster_that_is_forgotten_leaves_none_in_use() -> None:
     remember(SECOND)
     remember(FIRST)
     assert forget(lambda context: context == FIRST) == (FIRST,)
-    assert known() == Known((SECOND,), None)
+    assert known() == KnownClusters((SECOND,), None)
     assert forget(lambda context: context == FIRST) == ()
 
 
@@ -68,7 +77,7 @@ def test_a_cluster_that_is_forgotten_leaves_none_in_use() -> None:
 def test_a_broken_memory_is_none(text: str, tmp_path: Path) -> None:
     remember(FIRST)
     (tmp_path / "ringlog" / "context.json").write_text(text)
-    assert known() == Known()
+    assert known() == KnownClusters()
     remember(SECOND)
     assert recall() == SECOND
 
@@ -76,7 +85,7 @@ def test_a_broken_memory_is_none(text: str, tmp_path: Path) -> None:
 def test_the_one_cluster_that_an_earlier_release_knew_is_known(tmp_path: Path) -> None:
     remember(SECOND)
     (tmp_path / "ringlog" / "context.json").write_text('{"bootstrap": "a:1", "cluster": "c", "redis": "r"}')
-    assert known() == Known((Context("a:1", "c", "r"),), Context("a:1", "c", "r"))
+    assert known() == KnownClusters((ClusterContext("a:1", "c", "r"),), ClusterContext("a:1", "c", "r"))
 
 
 def test_passwords_are_nobody_elses_to_read(tmp_path: Path) -> None:
@@ -97,8 +106,16 @@ def test_passwords_are_nobody_elses_to_read(tmp_path: Path) -> None:
     assert without_password("unix:///a:b@c?db=0") == "unix:///a:b@c?db=0"
 
 
+def test_what_an_earlier_release_left_open_is_closed_when_it_is_read(tmp_path: Path) -> None:
+    remember(FIRST)
+    file = tmp_path / "ringlog" / "context.json"
+    file.chmod(0o644)
+    assert run("cluster", "list", "--json")[0] == 0
+    assert mode(file) == 0o600
+
+
 def test_commands_at_once_lose_nothing() -> None:
-    many = [Context(f"b{number}:1", "c", "", cluster_id=f"{number}") for number in range(12)]
+    many = [ClusterContext(f"b{number}:1", "c", "", cluster_id=f"{number}") for number in range(12)]
     threads = [threading.Thread(target=remember, args=(context,)) for context in many]
     for thread in threads:
         thread.start()
@@ -112,7 +129,7 @@ def test_commands_at_once_lose_nothing() -> None:
 
 def test_a_cluster_is_chosen_by_name_by_id_or_by_how_its_id_begins() -> None:
     remember(FIRST)
-    other = Context("b:1", "till", "", cluster_id="2" * 8)
+    other = ClusterContext("b:1", "till", "", cluster_id="2" * 8)
     remember(other)
     assert run("cluster", "use", "shop")[0] == 0
     assert recall() == FIRST
@@ -162,9 +179,9 @@ def test_a_cache_is_never_taken_for_that_of_another_broker(monkeypatch: pytest.M
     assert resolve("c:1", None).redis == ""
     monkeypatch.setattr("ringlog.cli.connection.addresses", lambda: (("c:1", "unix:///c"),))
     assert resolve("c:1", None).redis == "unix:///c"
-    remember(Context("c:1", "shop", "redis://127.0.0.1:1/0"))
+    remember(ClusterContext("c:1", "shop", "redis://127.0.0.1:1/0"))
     assert resolve(None, None).redis == "unix:///c", "an earlier release remembered a port"
-    remember(Context("c:1", "shop", "redis://chosen", cluster_id="4"))
+    remember(ClusterContext("c:1", "shop", "redis://chosen", cluster_id="4"))
     assert resolve(None, None).redis == "redis://chosen"
     monkeypatch.setenv("RINGLOG_REDIS_URL", "redis://mine")
     assert resolve("c:1", None).redis == "redis://mine"
@@ -186,7 +203,7 @@ def test_who_named_the_broker_is_known(monkeypatch: pytest.MonkeyPatch, tmp_path
 def test_a_log_in_goes_with_its_broker(tmp_path: Path) -> None:
     file = tmp_path / "client.properties"
     file.write_text("security.protocol=SASL_SSL\nsasl.mechanism=PLAIN\nsasl.username=me\nsasl.password=pw\n")
-    remember(Context("a:1", "shop", "", str(file), "1"))
+    remember(ClusterContext("a:1", "shop", "", str(file), "1"))
     assert resolve("b:1", None).kafka_config == ""
     assert current().security.username == ""
     assert resolve("a:1", None).kafka_config == str(file)
@@ -200,7 +217,7 @@ def test_of_two_clusters_at_one_broker_the_one_in_use_says_how_to_log_in_and_whe
     for file in files:
         file.write_text("security.protocol=SSL\n", encoding="utf-8")
     first, second = (
-        Context("a:1", name, f"redis://{name}", str(file), name) for name, file in zip("kl", files, strict=True)
+        ClusterContext("a:1", name, f"redis://{name}", str(file), name) for name, file in zip("kl", files, strict=True)
     )
     remember(first)
     remember(second)
@@ -212,7 +229,7 @@ def test_of_two_clusters_at_one_broker_the_one_in_use_says_how_to_log_in_and_whe
 
 
 def test_a_log_in_that_cannot_be_read_any_more_is_said(tmp_path: Path) -> None:
-    remember(Context("a:1", "shop", "", str(tmp_path / "gone"), "1"))
+    remember(ClusterContext("a:1", "shop", "", str(tmp_path / "gone"), "1"))
     with pytest.raises(BadKafkaConfig, match="gone"):
         resolve(None, None)
     ended = CliRunner().invoke(app, ["node", "list", "--kafka-config", str(tmp_path / "gone")])

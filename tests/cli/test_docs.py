@@ -35,17 +35,26 @@ def shown_commands(text: str) -> list[list[str]]:
     return found
 
 
-def options_of(command: Any) -> set[str]:
-    return {"--help", *(name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts))}
+def options_of(command: Any) -> dict[str, bool]:
+    """Name to whether a value follows."""
+    found = {"--help": False}
+    for parameter in command.params:
+        takes = not getattr(parameter, "is_flag", False) and not getattr(parameter, "count", False)
+        found |= dict.fromkeys((*parameter.opts, *parameter.secondary_opts), takes)
+    return found
 
 
 def unknown(words: list[str]) -> str | None:
     """What a shown command line has that the program has not."""
     command: Any = typer.main.get_command(app)
+    is_value = False
     for word in words[1:]:
-        if OPTION.fullmatch(word):
+        if is_value:
+            is_value = False
+        elif OPTION.fullmatch(word):
             if word not in options_of(command):
                 return f"{word} of {' '.join(words)}"
+            is_value = options_of(command)[word]
         elif hasattr(command, "get_command"):
             inner = command.get_command(None, word)
             if inner is None:

@@ -57,9 +57,9 @@ def test_a_context_that_cannot_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refuse() -> None:
-        from ringlog.runtime.context import Context, remember
+        from ringlog.runtime.context import ClusterContext, remember
 
-        remember(Context("b:1", "c", ""))
+        remember(ClusterContext("b:1", "c", ""))
 
     monkeypatch.setenv("XDG_STATE_HOME", "/proc/ringlog")
     monkeypatch.setattr(program, "app", refuse)

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from ringlog.cli.main import app
-from ringlog.log.delays import COMMIT, DELAY, DROP, HOLD, PROPAGATION, Held, Match, Rule
+from ringlog.log.delays import COMMIT, DELAY, DROP, HOLD, PROPAGATION, HeldEntry, Match, Rule
 from ringlog.log.delays_control import FolderDelays
 
 
@@ -43,7 +43,7 @@ def test_commands_write_the_rules_that_they_name(tmp_path: Path) -> None:
 def test_rules_are_shown_with_what_they_hold(tmp_path: Path) -> None:
     control = FolderDelays(tmp_path)
     control.put(Rule("r1", DELAY, COMMIT, ("node-[ab]",), Match("Noop"), seconds=3))
-    held = Held("node-a", "r1", COMMIT, "Noop", "id", None, 1, 1_700_000_000_000_000)
+    held = HeldEntry("node-a", "r1", COMMIT, "Noop", "id", None, 1, 1_700_000_000_000_000)
     control.report("x", [held])
     (tmp_path / "torn.json").write_text("{")
     found = json.loads(ringlog(tmp_path, "rules", "--json").stdout)

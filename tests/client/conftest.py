@@ -9,7 +9,7 @@ import pytest
 from ringlog.client.client import Client, Logs
 from ringlog.client.founding import found
 from ringlog.log.memory import MemoryLog
-from ringlog.log.replica import Replica
+from ringlog.log.replica import LogReplica
 from tests.log.faulty import FaultyLog
 
 
@@ -17,7 +17,7 @@ from tests.log.faulty import FaultyLog
 def metadata() -> FaultyLog:
     """The metadata log, of a cluster that remembers 100 entries."""
     log = FaultyLog(MemoryLog("tests.metadata"))
-    with Replica(log) as replica:
+    with LogReplica(log) as replica:
         found(log, replica, "tests", {"history_entries": 100})
     log.appends.clear()
     return log

@@ -19,14 +19,14 @@ from ringlog.kernel.state import ClusterState
 from ringlog.log.author import Author
 from ringlog.log.commit import FateOpen, commit
 from ringlog.log.errors import LogUnavailable, WaitTimedOut
-from ringlog.log.replica import Replica
+from ringlog.log.replica import LogReplica
 from ringlog.protocol.direct import decided
-from ringlog.protocol.fates import Chain, Fate
+from ringlog.protocol.fates import EntryChain, Fate
 from ringlog.runtime.clock import SystemClock
 from ringlog.runtime.draw import SystemDraw
 from ringlog.wire.commands import decode_command
 from ringlog.wire.entries import EncodedEntry
-from ringlog.wire.records import APPLIED, EXPIRED, REJECTED, Request, Result, decode_requests, encode_result
+from ringlog.wire.records import APPLIED, EXPIRED, REJECTED, CommandRequest, Result, decode_requests, encode_result
 
 
 class MiniValidator:
@@ -35,7 +35,7 @@ class MiniValidator:
     def __init__(self, logs: Logs, instance: str, *, from_offset: int = 0, silent: bool = False) -> None:
         self._logs = logs
         self._silent = silent
-        self._replica = Replica(logs.metadata)
+        self._replica = LogReplica(logs.metadata)
         self._author = Author(instance, SystemClock(), SystemDraw())
         self._instance = instance
         self._tail = logs.requests.tail(from_offset)
@@ -70,11 +70,11 @@ class MiniValidator:
                 except (LogUnavailable, WaitTimedOut, FateOpen):
                     continue  # nothing was answered: the same requests again; entries that arrived are duplicates
 
-    def _batch(self, requests: Sequence[Request]) -> dict[str, Request]:
+    def _batch(self, requests: Sequence[CommandRequest]) -> dict[str, CommandRequest]:
         """Decide and commit; returns those to decide again because entries before them were lost."""
         state = base = self._replica.read_barrier()
         entries: list[EncodedEntry] = []
-        answers: list[tuple[Request, Submitted, int]] = []
+        answers: list[tuple[CommandRequest, Submitted, int]] = []
         for request in requests:
             command = decode_command(request.kind, request.version, request.payload)
             assert not isinstance(command, Undecodable | UnknownCommand)
@@ -92,7 +92,7 @@ class MiniValidator:
                 entries.append(encoded)
                 answer = AppliedResult(request.request_id, state.epoch)
             answers.append((request, answer, len(entries)))
-        fates = commit(self._logs.metadata, self._replica, Chain(base.epoch, tuple(entries))).fates
+        fates = commit(self._logs.metadata, self._replica, EntryChain(base.epoch, tuple(entries))).fates
         lost = {}
         results = []
         for request, answer, needs in answers:
@@ -106,7 +106,7 @@ class MiniValidator:
             self._logs.results.append(results)
         return lost
 
-    def _result(self, request: Request, answer: Submitted, state: ClusterState) -> Result:
+    def _result(self, request: CommandRequest, answer: Submitted, state: ClusterState) -> Result:
         digest = command_digest(request.kind, request.version, request.payload)
         outcome, epoch, code, detail = EXPIRED, state.epoch, "", ""
         match answer:

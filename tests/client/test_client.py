@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from concurrent.futures import Future
 
 import pytest
 
@@ -25,7 +26,7 @@ from ringlog.log.producer import too_large
 from ringlog.runtime.clock import SystemClock
 from ringlog.runtime.draw import SystemDraw
 from ringlog.wire.commands import encode_command
-from ringlog.wire.records import REJECTED, Request, Result, decode_request, decode_requests, encode_result
+from ringlog.wire.records import REJECTED, CommandRequest, Result, decode_request, decode_requests, encode_result
 from tests.client.mini_validator import MiniValidator
 from tests.log.faulty import Fault, FaultyLog
 
@@ -34,7 +35,7 @@ DROP = DropKeyspace("nowhere")
 OTHER = Author("other", SystemClock(), SystemDraw())
 
 
-def next_request(log: FaultyLog, offset: int = 0) -> Request:
+def next_request(log: FaultyLog, offset: int = 0) -> CommandRequest:
     """The request at an offset of the requests; waits for it."""
     tail = log.tail(offset)
     records = tail.poll(10)
@@ -42,7 +43,7 @@ def next_request(log: FaultyLog, offset: int = 0) -> Request:
     return decode_request(records[0].data)
 
 
-def rejection(request: Request, code: str, *, term: int, digest: str | None = None) -> bytes:
+def rejection(request: CommandRequest, code: str, *, term: int, digest: str | None = None) -> bytes:
     own = command_digest(request.kind, request.version, request.payload)
     return encode_result(
         Result(request.request_id, digest or own, REJECTED, 1, code, "a detail", term, "v", request.since_epoch)
@@ -122,20 +123,25 @@ def test_the_identical_request_goes_out_until_it_is_answered(
 
 def test_what_is_submitted_meanwhile_travels_together(metadata: FaultyLog, results_log: MemoryLog) -> None:
     class Gate(FaultyLog):
-        opened = threading.Event()
-        busy = threading.Event()
+        """Answers when it is opened."""
 
-        def append(self, records: Sequence[bytes]) -> None:
-            self.busy.set()
-            assert self.opened.wait(10)
-            super().append(records)
+        opened = threading.Event()
+
+        def hand_over(self, records: Sequence[bytes]) -> Future[None]:
+            future: Future[None] = Future()
+
+            def answer() -> None:
+                assert self.opened.wait(10)
+                self.append(records)
+                future.set_result(None)
+
+            threading.Thread(target=answer).start()
+            return future
 
     gate = Gate(MemoryLog("tests.requests"))
     logs = Logs(metadata, gate, results_log)
     with Client("", "tests", "tester", logs=logs, resend_s=30) as client, MiniValidator(logs, "v1"):
-        futures = [client.submit_future(Noop())]
-        assert gate.busy.wait(10)
-        futures += [client.submit_future(Noop()) for _ in range(20)]
+        futures = [client.submit_future(Noop()) for _ in range(21)]
         gate.opened.set()
         answers = [future.result(10) for future in futures]
     assert [len(records) for records in gate.appends] == [1, 1]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 from ringlog.cache import projection
-from ringlog.client.plans import Access, Level, Plan, Request, plan
+from ringlog.client.plans import Access, ClientRequest, Level, RequestPlan, plan
 from ringlog.kernel.changes import PLACEMENTS, Change, PlacementChange, diff, project
-from ringlog.kernel.operations.moving import Moving, write_groups
+from ringlog.kernel.operations.moving import RangeChange, write_groups
 from ringlog.kernel.ownership.placements import placement_of_keyspace
 from ringlog.kernel.state import EMPTY_STATE
 from tests.kernel.movements.run import Run
@@ -50,8 +50,8 @@ class Consumers(Run):
         placement = placement_of_keyspace(self.state, keyspace)
         assert placement is not None
         for end in placement.ends:
-            made = plan(self.state, Request(keyspace, end, Access.WRITE, Level.QUORUM, ""))
-            assert isinstance(made, Plan)
+            made = plan(self.state, ClientRequest(keyspace, end, Access.WRITE, Level.QUORUM, ""))
+            assert isinstance(made, RequestPlan)
             wanted = {need.members for need in made.needs}
             told = self.topics[PLACEMENTS, f"{placement.key}/{end}"]
             assert isinstance(told, PlacementChange)
@@ -59,7 +59,7 @@ class Consumers(Run):
             assert {members for members in groups.values() if members} == wanted
             self.counted(len(groups))
             found = json.loads(self.cached["placements"][f"{placement.key}/{end}"])
-            moving = [Moving(one["operation"], one["entering"], one["leaving"]) for one in found["moving"]]
+            moving = [RangeChange(one["operation"], one["entering"], one["leaving"]) for one in found["moving"]]
             groups = write_groups([replica["node"] for replica in found["write"]], moving)
             assert {members for members in groups.values() if members} == wanted
 

@@ -16,7 +16,7 @@ from ringlog.kernel.history import find_request
 from ringlog.kernel.outcome import OutcomeKind
 from ringlog.log.author import Author
 from ringlog.log.memory import MemoryLog
-from ringlog.log.replica import Replica
+from ringlog.log.replica import LogReplica
 from ringlog.runtime.clock import SystemClock
 from ringlog.runtime.draw import SystemDraw
 from tests.log.faulty import Fault, FaultyLog
@@ -27,17 +27,17 @@ SETTINGS = ChangeSettings((("history_entries", 200),))
 
 
 @pytest.fixture
-def replica(metadata: FaultyLog) -> Iterator[Replica]:
-    with Replica(metadata) as replica:
+def replica(metadata: FaultyLog) -> Iterator[LogReplica]:
+    with LogReplica(metadata) as replica:
         yield replica
 
 
 @pytest.fixture
-def direct(metadata: FaultyLog, replica: Replica) -> DirectAuthor:
+def direct(metadata: FaultyLog, replica: LogReplica) -> DirectAuthor:
     return DirectAuthor(metadata, replica, "me")
 
 
-def test_applied_and_rejected(direct: DirectAuthor, replica: Replica, metadata: FaultyLog) -> None:
+def test_applied_and_rejected(direct: DirectAuthor, replica: LogReplica, metadata: FaultyLog) -> None:
     answer = direct.submit(SETTINGS, request_id=ID)
     assert answer == AppliedResult(ID, 2)
     assert replica.state.settings["history_entries"] == 200
@@ -56,7 +56,7 @@ def test_the_same_request_again_has_no_second_effect(direct: DirectAuthor, metad
     assert reused.code == "request_id_reused"
 
 
-def test_a_lost_race_is_decided_again(direct: DirectAuthor, replica: Replica, metadata: FaultyLog) -> None:
+def test_a_lost_race_is_decided_again(direct: DirectAuthor, replica: LogReplica, metadata: FaultyLog) -> None:
     rival = OTHER.entry(replica.read_barrier(), TakeOver("coordinator", "x", 1))
     metadata.plan(Fault(before={0: rival.data}))
     answer = direct.submit(TakeOver("coordinator", "me", 1))
@@ -65,7 +65,9 @@ def test_a_lost_race_is_decided_again(direct: DirectAuthor, replica: Replica, me
     assert replica.counts[OutcomeKind.STALE] == 1
 
 
-def test_take_over_tries_again_with_a_higher_term(direct: DirectAuthor, replica: Replica, metadata: FaultyLog) -> None:
+def test_take_over_tries_again_with_a_higher_term(
+    direct: DirectAuthor, replica: LogReplica, metadata: FaultyLog
+) -> None:
     rival = OTHER.entry(replica.read_barrier(), TakeOver("publisher", "x", 7))
     metadata.plan(Fault(before={0: rival.data}))
     term = direct.take_over("publisher", "me")
@@ -85,7 +87,7 @@ def test_a_lost_answer_and_a_lost_record(direct: DirectAuthor, metadata: FaultyL
 
 
 def test_withdrawing_makes_a_late_entry_a_duplicate(
-    direct: DirectAuthor, replica: Replica, metadata: FaultyLog
+    direct: DirectAuthor, replica: LogReplica, metadata: FaultyLog
 ) -> None:
     metadata.plan(Fault(late=frozenset({0})))
     with pytest.raises(SubmissionTimedOut, match="withdraw") as caught:
@@ -104,7 +106,7 @@ def test_withdrawing_too_late_tells_that_it_was_applied(direct: DirectAuthor) ->
     assert direct.withdraw(ID, 1) == AppliedResult(ID, 2)
 
 
-def test_an_expired_request_is_unknown_and_final(direct: DirectAuthor, replica: Replica) -> None:
+def test_an_expired_request_is_unknown_and_final(direct: DirectAuthor, replica: LogReplica) -> None:
     direct.submit(SETTINGS, request_id=ID, since_epoch=1)
     for _ in range(250):
         direct.submit(Noop())
@@ -117,7 +119,7 @@ def test_an_expired_request_is_unknown_and_final(direct: DirectAuthor, replica: 
 
 def test_nothing_but_a_founding_entry_fits_an_empty_log() -> None:
     log = MemoryLog()
-    with Replica(log) as replica, pytest.raises(NotFounded):
+    with LogReplica(log) as replica, pytest.raises(NotFounded):
         DirectAuthor(log, replica, "me").submit(Noop())
 
 
@@ -125,7 +127,7 @@ def test_authors_at_once_are_all_applied_once(metadata: FaultyLog) -> None:
     answers: list[AppliedResult] = []
 
     def work(name: str) -> None:
-        with Replica(metadata) as replica:
+        with LogReplica(metadata) as replica:
             author = DirectAuthor(metadata, replica, name)
             for _ in range(15):
                 answer = author.submit(Noop())
@@ -138,7 +140,7 @@ def test_authors_at_once_are_all_applied_once(metadata: FaultyLog) -> None:
     for thread in threads:
         thread.join(60)
     assert sorted(answer.epoch for answer in answers) == list(range(2, 47))
-    with Replica(metadata) as replica:
+    with LogReplica(metadata) as replica:
         state = replica.read_barrier()
         assert state.epoch == 46
         for answer in answers:

@@ -8,13 +8,13 @@ import pytest
 
 from ringlog.client.founding import Founding, FoundingRefused, found
 from ringlog.log.memory import MemoryLog
-from ringlog.log.replica import Replica
+from ringlog.log.replica import LogReplica
 from tests.log.faulty import Fault, FaultyLog
 
 
 def test_a_second_founding_tells_who_was_first() -> None:
     log = MemoryLog()
-    with Replica(log) as replica:
+    with LogReplica(log) as replica:
         first = found(log, replica, "orders", {"history_entries": 500}, submitter="anna")
         second = found(log, replica, "orders", submitter="bert")
     assert first.here
@@ -30,7 +30,7 @@ def test_of_several_at_once_exactly_one_founds() -> None:
     together = threading.Barrier(4)
 
     def work(name: str) -> None:
-        with Replica(log) as replica:
+        with LogReplica(log) as replica:
             together.wait(10)
             foundings.append(found(log, replica, "orders", submitter=name))
 
@@ -47,7 +47,7 @@ def test_of_several_at_once_exactly_one_founds() -> None:
 
 def test_a_founding_that_comes_second_is_foreign_and_harmless() -> None:
     log = FaultyLog(MemoryLog(), [Fault(late=frozenset({0}), answer_lost=True)])
-    with Replica(log) as slow, Replica(log) as quick:
+    with LogReplica(log) as slow, LogReplica(log) as quick:
         waiting: list[Founding] = []
         thread = threading.Thread(target=lambda: waiting.append(found(log, slow, "orders", submitter="slow")))
         thread.start()
@@ -61,7 +61,7 @@ def test_a_founding_that_comes_second_is_foreign_and_harmless() -> None:
 
 def test_settings_against_the_rules_are_refused_before_anything_is_written() -> None:
     log = MemoryLog()
-    with Replica(log) as replica, pytest.raises(FoundingRefused) as caught:
+    with LogReplica(log) as replica, pytest.raises(FoundingRefused) as caught:
         found(log, replica, "orders", {"history_entries": -1})
     assert caught.value.code == "bad_setting"
     assert log.end_offset() == 0

@@ -14,13 +14,13 @@ from immutables import Map
 from ringlog.client.plans import (
     Access,
     Answer,
+    AwaitedAnswers,
+    ClientRequest,
     Failed,
     Level,
-    Plan,
     Replan,
-    Request,
+    RequestPlan,
     Satisfied,
-    Waiting,
     count,
     met,
     plan,
@@ -56,13 +56,13 @@ def joining(state: ClusterState, stage: str, number: int = 9) -> ClusterState:
     return state
 
 
-def asked(level: Level = Level.QUORUM, access: Access = Access.WRITE, datacenter: str = "dc1") -> Request:
-    return Request("shop", TOKEN, access, level, datacenter)
+def asked(level: Level = Level.QUORUM, access: Access = Access.WRITE, datacenter: str = "dc1") -> ClientRequest:
+    return ClientRequest("shop", TOKEN, access, level, datacenter)
 
 
-def planned(state: ClusterState, request: Request) -> Plan:
+def planned(state: ClusterState, request: ClientRequest) -> RequestPlan:
     made = plan(state, request)
-    assert isinstance(made, Plan), made
+    assert isinstance(made, RequestPlan), made
     return made
 
 
@@ -215,8 +215,8 @@ def test_plans_that_cannot_be_made() -> None:
 def test_a_quorum_of_answers_satisfies() -> None:
     state = ring(4, 3)
     made = planned(state, asked())
-    assert count(made, [], state) == Waiting(tuple(sorted(made.asked)), state.epoch)
-    assert count(made, answers(state.epoch, 1), state) == Waiting((name_of(2), name_of(3)), state.epoch)
+    assert count(made, [], state) == AwaitedAnswers(tuple(sorted(made.asked)), state.epoch)
+    assert count(made, answers(state.epoch, 1), state) == AwaitedAnswers((name_of(2), name_of(3)), state.epoch)
     assert count(made, answers(state.epoch, 1, 3), state) == Satisfied(state.epoch, (name_of(1), name_of(3)))
 
 
@@ -226,7 +226,7 @@ def test_what_was_enough_for_the_plan_is_not_enough_for_a_newer_state() -> None:
     made = planned(before, asked())
     early = answers(before.epoch, 1, 3)
     assert isinstance(count(made, early, before), Satisfied)
-    assert count(made, early, after) == Waiting((name_of(2),), after.epoch)
+    assert count(made, early, after) == AwaitedAnswers((name_of(2),), after.epoch)
     assert isinstance(count(made, [*early, Answer(name_of(2), before.epoch)], after), Satisfied)
     assert count(made, [*early, Answer(name_of(2), before.epoch, "not_ready")], after) == Replan(tuple(early))
 
@@ -236,8 +236,8 @@ def test_an_answer_from_the_future_waits_for_its_epoch() -> None:
     after = joining(before, WRITE_BOTH_READ_OLD)
     made = planned(before, asked())
     told = [*answers(before.epoch, 1), *answers(after.epoch, 3)]
-    assert count(made, told, before) == Waiting((name_of(2),), after.epoch)
-    assert count(made, told, after) == Waiting((name_of(2),), after.epoch)
+    assert count(made, told, before) == AwaitedAnswers((name_of(2),), after.epoch)
+    assert count(made, told, after) == AwaitedAnswers((name_of(2),), after.epoch)
     assert count(made, [*told, *answers(after.epoch, 9)], after) == Satisfied(
         after.epoch, tuple(sorted(map(name_of, (1, 3, 9))))
     )
@@ -251,7 +251,7 @@ def test_who_left_does_not_count_any_more() -> None:
     assert after.operations[operation].stage == FINISHED
     made = planned(before, asked())
     told = answers(before.epoch, 1, 3)
-    assert count(made, told, after) == Waiting(tuple(sorted((name_of(2), name_of(9)))), after.epoch)
+    assert count(made, told, after) == AwaitedAnswers(tuple(sorted((name_of(2), name_of(9)))), after.epoch)
 
 
 def test_an_answer_from_before_a_node_left_and_came_back_does_not_count() -> None:
@@ -262,7 +262,7 @@ def test_an_answer_from_before_a_node_left_and_came_back_does_not_count() -> Non
     told = answers(first.epoch, 1, 3, 9)
     assert isinstance(count(made, told, first), Satisfied)
     assert nodes_of(group_at(again.placements["simple:3"], TOKEN).write) == made.asked
-    assert count(made, told, again) == Waiting((name_of(2),), again.epoch)
+    assert count(made, told, again) == AwaitedAnswers((name_of(2),), again.epoch)
     assert isinstance(count(made, [*told, Answer(name_of(9), again.epoch)], again), Satisfied)
 
 
@@ -273,7 +273,7 @@ def test_what_a_read_was_told_before_its_group_changed_does_not_count() -> None:
     after = driven(before, operation, WRITE_BOTH_READ_NEW)
     made = planned(before, asked(access=Access.READ))
     early = answers(before.epoch, 1)
-    assert isinstance(count(made, early, before), Waiting)
+    assert isinstance(count(made, early, before), AwaitedAnswers)
     assert count(made, [*early, *answers(before.epoch, 2, 3)], after) == Replan(())
     assert isinstance(count(made, answers(after.epoch, 1), after), Satisfied)
 
@@ -281,7 +281,7 @@ def test_what_a_read_was_told_before_its_group_changed_does_not_count() -> None:
 def test_a_dropped_keyspace_fails_what_is_under_way() -> None:
     state = ring(4, 3)
     made = planned(state, asked())
-    outcome = count(made, answers(state.epoch, 1), replace(state, keyspaces=Map()))
+    outcome = count(made, answers(state.epoch, 1), replace(state, epoch=state.epoch + 1, keyspaces=Map()))
     assert isinstance(outcome, Failed)
     assert outcome.code == "unknown_keyspace"
 
@@ -294,7 +294,7 @@ def test_what_a_read_found_is_repaired_until_a_write_quorum_has_it() -> None:
     read = planned(state, asked(access=Access.READ))
     assert repair(read, answers(state.epoch, 1, 2), state) is None
     missing = repair(read, answers(state.epoch, 1), state)
-    assert isinstance(missing, Plan)
+    assert isinstance(missing, RequestPlan)
     assert missing.request == asked()
     one = planned(state, asked(Level.ONE, Access.READ))
     assert repair(one, answers(state.epoch, 1), state) is None
@@ -304,7 +304,7 @@ def test_during_a_join_two_readers_that_agree_may_not_be_enough() -> None:
     state = joining(ring(4, 3), WRITE_BOTH_READ_OLD)
     read = planned(state, asked(access=Access.READ))
     assert repair(read, answers(state.epoch, 1, 2), state) is None
-    assert isinstance(repair(read, answers(state.epoch, 1, 3), state), Plan)
+    assert isinstance(repair(read, answers(state.epoch, 1, 3), state), RequestPlan)
 
 
 # ------------------------------------------------------------------------------------------------------ guide

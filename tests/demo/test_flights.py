@@ -6,7 +6,7 @@ import csv
 import io
 import uuid
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import distribution
 
@@ -15,17 +15,24 @@ import pytest
 from ringlog.demo.encoding import Encoder, mutation_of
 from ringlog.demo.flights import (
     DATA_COLUMNS,
+    FLEET,
     FLIGHTS_TOTAL,
     FLIGHTS_WITHOUT_TAILNUM,
     KEYSPACE,
     TABLE,
     Flight,
+    FlightCounts,
     count,
     create_table,
+    is_copied,
     load,
 )
 from ringlog.kernel.schema.types import deserialize
 from ringlog.wire.records import decode_mutation, encode_mutation
+
+
+def keyed(flights: Sequence[Flight]) -> Iterator[tuple[int, bool]]:
+    return ((place, one.partition_key is not None) for place, one in enumerate(flights))
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +51,7 @@ def test_counts_and_uniqueness(flights: Sequence[Flight]) -> None:
     assert len(flights) == FLIGHTS_TOTAL == 336_776
     named = [f for f in flights if f.partition_key is not None]
     assert len(flights) - len(named) == FLIGHTS_WITHOUT_TAILNUM == 2_512
-    assert count() == (336_776, 2_512)
+    assert count() == FlightCounts(336_776, 2_512, sum(is_copied(*one) for one in keyed(flights)))
     assert len({(f.partition_key, f.clustering_key) for f in named}) == len(named)
 
 
@@ -85,7 +92,9 @@ def test_every_flight_says_what_its_line_says(flights: Sequence[Flight], raw: Se
 
 def test_a_limit_spreads_over_the_year() -> None:
     some = load(1_000)
-    assert count(1_000) == (len(some), sum(f.partition_key is None for f in some))
+    copies = sum(is_copied(*one) for one in keyed(some))
+    assert count(1_000) == FlightCounts(len(some), sum(f.partition_key is None for f in some), copies)
+    assert 0.09 * len(some) < copies <= 0.1 * len(some)
     assert len(some) == 1_000
     months = {
         deserialize("int", f.cell.value) for x in some for f in x.fields if f.cell.column == "month" and f.cell.value
@@ -106,7 +115,10 @@ def test_the_bytes_are_those_of_the_codec(flights: Sequence[Flight]) -> None:
 
 
 def test_the_table_has_every_column(flights: Sequence[Flight]) -> None:
-    table = create_table("00000000-0000-7000-8000-000000000001")
+    table = create_table(KEYSPACE, "00000000-0000-7000-8000-000000000001")
+    copy = create_table(FLEET, "00000000-0000-7000-8000-000000000002")
+    assert (table.columns, table.tablets) == (copy.columns, None)
+    assert copy.tablets is not None
     names = {column.name for column in table.columns}
     assert {*table.partition_key, *table.clustering_key, *(f.cell.column for f in flights[0].fields)} == names
     assert table.cdc.enabled

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ringlog.stack import Stack, StackInfo
 from ringlog.stack.broker import new_cluster_id
-from ringlog.stack.layout import Layout, Settings, write_settings
+from ringlog.stack.layout import StackLayout, StackSettings, write_settings
 from ringlog.stack.ports import HOST, choose
 
 from .processes import is_stopped, signal_to
@@ -30,8 +30,8 @@ class Broker:
         self._stack = Stack(folder)
         folder.mkdir(parents=True, exist_ok=True)
         plain, controller, *links = choose(2 + 2 * len(LINKS) + 1)
-        layout = Layout(folder)
-        write_settings(layout, Settings(new_cluster_id(), plain, controller, profile="quick", request=0))
+        layout = StackLayout(folder)
+        write_settings(layout, StackSettings(new_cluster_id(), plain, controller, profile="quick", request=0))
         inner, outer, cache = links[: len(LINKS)], links[len(LINKS) : -1], links[-1]
         own = {**_listeners(plain, controller, inner, outer), **(settings or {})}
         layout.own_properties.write_text("".join(f"{name}={value}\n" for name, value in own.items()), encoding="utf-8")
@@ -39,7 +39,11 @@ class Broker:
         self.links["redis"] = Proxy(cache, layout.redis_socket)
         for link in self.links.values():
             link.start()
-        self.info: StackInfo = self._stack.up()
+        try:
+            self.info: StackInfo = self._stack.up()
+        except BaseException:
+            self._end()
+            raise
 
     @property
     def bootstrap(self) -> str:
@@ -87,6 +91,9 @@ class Broker:
         """End everything."""
         for name in ("broker", "redis"):
             signal_to(self._pid(name), signal.SIGCONT)
+        self._end()
+
+    def _end(self) -> None:
         self._stack.down()
         for link in self.links.values():
             link.close()

@@ -1,5 +1,5 @@
-"""Faults on the real stack. ``make faults`` (or ``pytest tests/faults``) runs all of them; any other run only those
-that are marked ``system``, the fast ones. ``make faults TEST_FLAGS="--figures-into docs/guide/faults.md"`` renews the
+"""Faults on the real stack. ``make faults`` (or ``pytest tests/faults``) runs all of them; any other run only what is
+marked ``system``: the tests of the proxy. ``make faults TEST_FLAGS="--figures-into docs/guide/faults.md"`` renews the
 figures of the guide, if nothing failed.
 
 One stack and one cluster serve all faults that leave a cluster whole; what ends one founds its own. They end with the
@@ -44,10 +44,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatu
     page = config.getoption("--figures-into", None)
     if page and exitstatus == 0:
         load, cores = os.getloadavg()[2], os.cpu_count()
-        figures.write_into(Path(page), f"one run of `make faults` on {cores} cores, load average {load:.0f} meanwhile")
-    table = figures.table()
-    if table:
-        terminalreporter.section("faults")
+        figures.write_into(Path(page), f"one run on {cores} cores, load average {load:.0f} meanwhile")
+    for name, table in figures.tables().items():
+        terminalreporter.section(name)
         for line in table:
             terminalreporter.write_line(line)
 

@@ -1,51 +1,58 @@
-"""What each fault cost, as a table that ends the run: the figures of the guide on faults."""
+"""What each fault cost, as tables that end the run: the figures of the guide on faults."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
-HEAD = ("fault", "answers", "sent again", "silence", "again", "at rest", "mutations", "driver", "agents", "joined")
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One fault: requests answered, retries of the caller, the longest time without an answer, seconds from the mending
-    until new requests were answered and until everything was at rest, mutations, starts of the driver, ends of agents.
-    """
-
-    cells: tuple[str, ...]
+HEADS = {
+    "faults": (
+        *("fault", "answers", "sent again", "silence", "again", "at rest", "mutations", "driver", "agents", "joined"),
+    ),
+    "tablets": ("tablet", "killed", "stages", "transitions", "time", "answers", "timed out"),
+}
+"""The tables by their names; a page has a block for each."""
 
 
 class Figures:
-    """The lines of a run, in order."""
+    """The lines of a run, in order, by table."""
 
     def __init__(self) -> None:
-        self.lines: list[Line] = []
+        self._lines: dict[str, list[tuple[str, ...]]] = {name: [] for name in HEADS}
 
     def add(
         self, fault: str, counts: dict[str, int], *, silence_s: float, again_s: float, rest_s: float, joined: str
     ) -> None:
-        """Keep the figures of one fault."""
+        """Keep the figures of one fault: requests answered, retries of the caller, the longest time without an answer,
+        seconds from the mending until new requests were answered and until everything was at rest, mutations, starts
+        of the driver, ends of agents.
+        """
         cells = (fault, str(counts["answers"]), str(counts["retries"]), *(f"{s:.1f} s" for s in (silence_s, again_s)))
         rest = (f"{rest_s:.1f} s", f"{counts['mutations']:,}", str(counts["driver_starts"]))
-        self.lines.append(Line((*cells, *rest, str(counts["ended_agents"]), joined or "-")))
+        self._lines["faults"].append((*cells, *rest, str(counts["ended_agents"]), joined or "-"))
 
-    def table(self) -> list[str]:
-        """Aligned lines, the head first; nothing if there were no faults."""
-        if not self.lines:
-            return []
-        rows = [HEAD, *(line.cells for line in self.lines)]
-        widths = [max(len(row[column]) for row in rows) for column in range(len(HEAD))]
-        return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    def add_way(self, way: str, role: str, *, stages: int, tries: int, time_s: float, counts: tuple[int, int]) -> None:
+        """Keep the figures of one way of a tablet: who was killed in how many of its stages, in how many transitions;
+        ``counts``: requests meanwhile that were answered, and that timed out.
+        """
+        cells = (way, role, str(stages), str(tries), f"{time_s:.0f} s", *(f"{count:,}" for count in counts))
+        self._lines["tablets"].append(cells)
+
+    def tables(self) -> dict[str, list[str]]:
+        """Aligned lines, the head first, of each table that has any."""
+        return {name: _aligned([HEADS[name], *lines]) for name, lines in self._lines.items() if lines}
 
     def write_into(self, page: Path, how: str) -> None:
-        """Replace the block of figures in a page of the guide; ``how``: of what run they are."""
+        """Replace blocks of figures in a page of the guide; ``how``: of what run they are."""
         text = page.read_text(encoding="utf-8")
-        block = "\n".join((f"<!-- faults figures: begin ({how}) -->", "```", *self.table(), "```"))
-        found = re.subn(
-            r"<!-- faults figures: begin.*?(?=\n<!-- faults figures: end -->)", lambda _: block, text, flags=re.S
-        )
-        assert found[1] == 1, f"{page} has no block of figures"
-        page.write_text(found[0], encoding="utf-8")
+        for name, table in self.tables().items():
+            block = "\n".join((f"<!-- {name} figures: begin ({how}) -->", "```", *table, "```"))
+            found = f"<!-- {name} figures: begin.*?(?=\n<!-- {name} figures: end -->)"
+            text, count = re.subn(found, lambda _, block=block: block, text, flags=re.S)
+            assert count == 1, f"{page} has no block of figures of {name}"
+        page.write_text(text, encoding="utf-8")
+
+
+def _aligned(rows: list[tuple[str, ...]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

@@ -15,9 +15,9 @@ import httpx
 from ringlog.cache.port import CacheUnavailable
 from ringlog.cache.projection import Fields
 from ringlog.cache.redis_cache import RedisCache
-from ringlog.kernel.outcome import Entry, Outcome, Unreadable
+from ringlog.kernel.outcome import Entry, Outcome, UnreadableEntry
 from ringlog.kernel.state import ClusterState
-from ringlog.log.replica import Replica
+from ringlog.log.replica import LogReplica
 
 LOOK_S = 0.1
 PATIENCE_S = 1.0
@@ -51,7 +51,7 @@ class Observers:
     """``contradictions``: what must not be. ``addresses`` gives the running nodes: name to (process id, address)."""
 
     def __init__(
-        self, replica: Replica, redis_url: str, cluster: str, addresses: Callable[[], Mapping[str, tuple[int, str]]]
+        self, replica: LogReplica, redis_url: str, cluster: str, addresses: Callable[[], Mapping[str, tuple[int, str]]]
     ) -> None:
         self._addresses = addresses
         self._cache = RedisCache(redis_url, cluster, timeout_s=PATIENCE_S)
@@ -118,7 +118,12 @@ class Observers:
             self.looks += 1
 
     def _follow(
-        self, _before: ClusterState, after: ClusterState, _item: Entry | Unreadable, _outcome: Outcome, _offset: int
+        self,
+        _before: ClusterState,
+        after: ClusterState,
+        _item: Entry | UnreadableEntry,
+        _outcome: Outcome,
+        _offset: int,
     ) -> None:
         if after.epoch < self._folded or after.epoch > self._folded + 1:
             self.contradictions.append(f"the client's replica went from epoch {self._folded} to {after.epoch}")
@@ -128,6 +133,8 @@ class Observers:
         for name, (pid, address) in self._addresses().items():
             with contextlib.suppress(httpx.HTTPError):
                 said = self._http.get(f"http://{address}/v1/status").json()
+                if self._addresses().get(name) != (pid, address):
+                    continue  # the answer may be that of the process which has taken the place of this one
                 positions = {int(p): int(o) for p, o in said["positions"].items()}
                 self._note(name, NodeStatus(pid, said["epoch"], said["ready"], said["rows"], positions))
 

@@ -21,7 +21,7 @@ from ringlog.kernel.commands.cluster import ChangeSettings
 from ringlog.kernel.commands.keyspaces import CreateKeyspace
 from ringlog.kernel.commands.movements import Leave
 from ringlog.kernel.operations.stages import WRITE_BOTH_READ_NEW, WRITE_BOTH_READ_OLD, in_flight, is_ended
-from ringlog.kernel.outcome import Entry, Outcome, Unreadable
+from ringlog.kernel.outcome import Entry, Outcome, UnreadableEntry
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Replication
 from tests.system.agents_world import AgentsWorld, until
@@ -53,7 +53,9 @@ class Cluster(RegistersCluster):
         known = set(self.agents.state.operations)
         node = self.nodes[name]
 
-        def follow(before: ClusterState, after: ClusterState, _: Entry | Unreadable, __: Outcome, ___: int) -> None:
+        def follow(
+            before: ClusterState, after: ClusterState, _: Entry | UnreadableEntry, __: Outcome, ___: int
+        ) -> None:
             entered = {one.id for one in in_flight(after) if one.stage == stage}
             if entered - {one.id for one in in_flight(before) if one.stage == stage} - known:
                 node.process.kill()

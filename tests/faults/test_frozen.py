@@ -42,8 +42,8 @@ run("validator")
 SUPERVISED = """
 import sys
 from ringlog.agents.supervise import supervise
-from ringlog.runtime.settings import Settings
-sys.exit(supervise(Settings(), ("validator",)))
+from ringlog.runtime.settings import ProcessSettings
+sys.exit(supervise(ProcessSettings(), ("validator",)))
 """
 
 

@@ -23,7 +23,6 @@ def test_nothing_breaks(world: World) -> None:
         pass
 
 
-@pytest.mark.system
 def test_the_broker_is_killed(world: World) -> None:
     metadata = KafkaLog(world.broker.bootstrap, world.cluster)
     with closing(metadata), world.under_load("broker killed", join=True):

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from ringlog.operator.fencing import fence
-from ringlog.runtime.context import Context
+from ringlog.runtime.context import ClusterContext
 from ringlog.stack import Stack
 from tests.system.cdc_world import World, founded, now_us, until
 from tests.system.conftest import spark as spark
@@ -67,7 +67,7 @@ def test_kills_at_any_moment_and_lost_checkpoints_leave_each_row_once(
     shop: World, spark: object, tmp_path: Path
 ) -> None:
     draw = random.Random(20_261_121)
-    lake, context = tmp_path / "lake", Context(shop.bootstrap, shop.cluster, "")
+    lake, context = tmp_path / "lake", ClusterContext(shop.bootstrap, shop.cluster, "")
     checkpoint = tmp_path / "checkpoint-0"
     for number in range(ROUNDS):
         shop.send(some(number * WRITES, (number + 1) * WRITES))

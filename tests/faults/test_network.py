@@ -24,7 +24,7 @@ def test_a_slow_and_lossy_link(world: World, link: str) -> None:
 @pytest.mark.parametrize(
     ("link", "shape", "name"),
     [
-        pytest.param("agents", Shape(cut_up=True), "agents cannot send", marks=pytest.mark.system),
+        ("agents", Shape(cut_up=True), "agents cannot send"),
         ("agents", Shape(cut_down=True), "agents cannot hear"),
         ("clients", Shape(cut_down=True), "clients cannot hear"),
         ("data", Shape(cut_up=True), "nodes and driver cannot send"),

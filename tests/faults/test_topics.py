@@ -143,9 +143,9 @@ def whole(broker: Broker, tmp_path_factory: pytest.TempPathFactory, figures: Fig
 @pytest.mark.parametrize(
     ("suffix", "roles"),
     [
-        (REQUESTS.suffix, ("validator", "coordinator")),
-        (RESULTS.suffix, ("validator", "coordinator")),
-        (ACKS.suffix, ("coordinator",)),
+        (REQUESTS.suffix, ("validator", "coordinator", "balancer", "rebalancer")),
+        (RESULTS.suffix, ("validator", "coordinator", "balancer", "rebalancer")),
+        (ACKS.suffix, ("coordinator", "rebalancer")),
         (SCHEMA, ("publisher",)),
         (EPOCHS, ("coordinator", "publisher")),
     ],

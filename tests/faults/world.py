@@ -19,16 +19,19 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import redis
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-from ringlog.agents.status import StatusReader
+from ringlog.agents.status import SILENT_S, AgentView, StatusReader
 from ringlog.client.client import Client
 from ringlog.client.founding import found_cluster
 from ringlog.client.results import AppliedResult
+from ringlog.kernel.changes import EPOCHS
 from ringlog.kernel.commands.keyspaces import CreateKeyspace
 from ringlog.kernel.commands.schema import CreateTable
 from ringlog.kernel.operations.stages import is_ended
 from ringlog.kernel.state import ClusterState, Node, Operation
 from ringlog.kernel.values import CdcOptions, Column, Command, Replication
+from ringlog.log.topics import admin_client, topic_name
 from ringlog.protocol import roles
 from ringlog.stack.artifacts import jars
 
@@ -49,6 +52,8 @@ SILENCE_S = 5.0
 """How long a cut lasts from when it is felt: twice the session time-out."""
 AFTERWARDS = 5
 """Requests that begin after the mending and must be answered before a test looks further."""
+KEPT_MS = "600000"
+"""No more than the topic lets a record wait for its compaction; a fault takes less."""
 SETTINGS = {"cdc_generation_lead_us": 300_000, "cdc_horizon_lead_us": 2_000_000}
 """Generations switch soon, so that joins do not take longer than the faults."""
 
@@ -68,6 +73,7 @@ class World:
         """Found the cluster and wait until everything is there; ``close`` is due also if this fails."""
         self.folder.mkdir(parents=True, exist_ok=True)
         found_cluster(self.broker.bootstrap, self.cluster, SETTINGS)
+        self._keep_every_epoch()
         if spark:
             self.spark = self._opened_process(self._spark())
         for name in SUPERVISORS:
@@ -119,6 +125,13 @@ class World:
         arguments += ["--jars", ",".join(str(jar) for jar in jars("spark")), "--trigger-seconds", "0.5"]
         arguments += ["--java-options", "-XX:TieredStopAtLevel=1"]
         return Process("spark", arguments, self._environment("data", "spark"), self.folder)
+
+    def _keep_every_epoch(self) -> None:
+        """The checks read what was published after each fault: until then none is compacted away."""
+        lag = ConfigEntry("min.compaction.lag.ms", KEPT_MS, incremental_operation=AlterConfigOpType.SET)
+        topic = ConfigResource(ResourceType.TOPIC, topic_name(self.cluster, EPOCHS), incremental_configs=[lag])
+        admin = admin_client(self.broker.bootstrap)
+        admin.incremental_alter_configs([topic])[topic].result(timeout=RECOVERY_S)
 
     def begin_node(self) -> str:
         """One more node asks to join; returns its name."""
@@ -192,11 +205,15 @@ class World:
         )
 
     def await_agents(self, after: str) -> None:
-        """Wait until somebody acts in every role and is caught up."""
+        """Wait until somebody acts in every role and has handled what is in the log now; under load it never rests."""
+        epoch = self.state.epoch
+
+        def is_at_work(view: AgentView | None) -> bool:
+            return view is not None and view.state == "active" and view.age_s < SILENT_S and view.epoch >= epoch
 
         def lagging() -> list[str]:
             views = {view.role: view for view in self.status.read()}
-            return [role for role in ROLES if role not in views or not views[role].caught_up]
+            return [role for role in ROLES if not is_at_work(views.get(role))]
 
         until(
             "the world",

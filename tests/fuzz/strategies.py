@@ -29,7 +29,7 @@ from immutables import Map
 
 import ringlog.kernel
 from ringlog.kernel.decide import decide
-from ringlog.kernel.outcome import Accepted, Context
+from ringlog.kernel.outcome import Accepted, EntryContext
 from ringlog.kernel.registry import COMMANDS
 from ringlog.kernel.state import PARTS, ClusterState
 from ringlog.kernel.values import Command
@@ -191,12 +191,23 @@ class _Drawer:
             return self.value(name, self._chooser.pick(schema))
         kind = schema["type"] if isinstance(schema, Mapping) else schema
         if kind == "record":
-            return {field["name"]: self.value(field["name"], field["type"]) for field in schema["fields"]}
+            given = {field["name"]: self.value(field["name"], field["type"]) for field in self._given(schema["fields"])}
+            return {field["name"]: given.get(field["name"]) for field in schema["fields"]}
         if kind == "array":
             return self._array(name, schema["items"])
         if kind in _PYTHON and kind != "boolean":
             return self._simple(name, kind)
         return self._chooser.any_of(schema, self._types)
+
+    def _given(self, fields: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+        """All fields; of many that are a record or null, as those of a statement are, one."""
+        either = [
+            field for field in fields if isinstance(field["type"], list) and isinstance(field["type"][1], Mapping)
+        ]
+        if len(either) <= 3:
+            return fields
+        one = self._chooser.pick(either)
+        return [*(field for field in fields if field not in either), one | {"type": one["type"][1]}]
 
     def _simple(self, name: str, kind: str) -> Any:
         suggested = [value for value in self._plausible.get(name, ()) if type(value) is _PYTHON[kind]]
@@ -273,7 +284,7 @@ def accepted(state: ClusterState, seed: int, command: Command, plausible: Plausi
     """
     chooser = BySeed(seed)
     names = [field.name for field in fields(command)]
-    context = Context(state.epoch + 1, "ffffffff-ffff-7fff-bfff-ffffffffffff", state.time)
+    context = EntryContext(state.epoch + 1, "ffffffff-ffff-7fff-bfff-ffffffffffff", state.time)
     for _ in range(attempts if names else 0):
         decision = decide(state, command, context)
         if isinstance(decision, Accepted):

@@ -36,10 +36,18 @@ class Target:
 @cache
 def targets() -> dict[str, Target]:
     """All targets by name."""
-    from tests.fuzz import targets_debezium, targets_files, targets_json, targets_sim, targets_user, targets_wire
+    from tests.fuzz import (
+        targets_archive,
+        targets_debezium,
+        targets_files,
+        targets_json,
+        targets_sim,
+        targets_user,
+        targets_wire,
+    )
 
     found: dict[str, Target] = {}
-    rooms = (targets_wire, targets_json, targets_files, targets_sim, targets_debezium, targets_user)
+    rooms = (targets_wire, targets_json, targets_files, targets_sim, targets_debezium, targets_user, targets_archive)
     for target in (target for room in rooms for target in room.TARGETS):
         assert target.name not in found, target.name
         found[target.name] = target

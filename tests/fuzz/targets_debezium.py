@@ -6,7 +6,7 @@ import json
 
 from ringlog.wire.records import decode_mutation, encode_mutation
 from ringlog_cdc.debezium.envelope import BadRecord, Form, avro_schema, read_envelope, read_key
-from ringlog_cdc.debezium.mutations import Rules, mutation_of, source_name, source_time
+from ringlog_cdc.debezium.mutations import ImportRules, mutation_of, source_name, source_time
 from tests.cdc.debezium.samples import AT_US, AVRO, CUSTOMERS, KEY, avro_record, mysql, postgres, scylla, with_schema
 from tests.fuzz.mutate import of_json
 from tests.fuzz.targets import Target
@@ -19,7 +19,7 @@ def _import(form: Form, data: bytes) -> None:
     """A mutation that can be written, whatever the table is that the event names."""
     envelope = read_envelope(form, data)
     source_name(envelope)
-    rules = Rules({}, "us", ignore_unknown=True)
+    rules = ImportRules({}, "us", ignore_unknown=True)
     found = mutation_of(envelope, read_key(form, None), CUSTOMERS, rules, name=NAME, timestamp=source_time(envelope))
     if found is not None:
         assert decode_mutation(encode_mutation(found)) == found

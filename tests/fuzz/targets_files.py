@@ -14,7 +14,7 @@ from fastapi import FastAPI
 
 from ringlog.audit.delta_log import decode_actions, decode_last
 from ringlog.audit.topics import AuditError
-from ringlog.cache.port import CacheUnavailable, Stored
+from ringlog.cache.port import CacheUnavailable, StoredEpoch
 from ringlog.cache.projection import PARTS, project
 from ringlog.cache.reader import CachedReader, TryAgain
 from ringlog.cache.redis_cache import decode_stored
@@ -27,23 +27,24 @@ from ringlog.node.checks import token_of_partition
 from ringlog.node.data_server import bodies as cell_bodies
 from ringlog.node.errors import NodeFailed
 from ringlog.node.frames import HEAD_BYTES, JournalDamaged, Sealer
-from ringlog.node.holder import Fetch, Holder
-from ringlog.node.identity import ACKNOWLEDGED, IDENTITY, NodeFolder
+from ringlog.node.holder import Holder, RowFetch
+from ringlog.node.identity import ACKNOWLEDGED, IDENTITY, NodeFolder, seen_in
 from ringlog.node.journal import recover
+from ringlog.node.memory_rows import MemoryRows
 from ringlog.node.pages import StreamBroken
 from ringlog.node.pull import cells_of
 from ringlog.node.row_stream import bodies as row_bodies
 from ringlog.node.row_stream import rows_of
 from ringlog.node.server import make_api
-from ringlog.node.store import RowStore, Version
+from ringlog.node.store import RowVersion
 from ringlog.operator.errors import Refused
 from ringlog.operator.log_lines import read_dump
 from ringlog.runtime.clock import ManualClock
 from ringlog.stack.artifacts import LIST, parse
 from ringlog.stack.errors import StackError
 from ringlog.stack.java import parse_major
-from ringlog.stack.layout import Layout, read_settings, read_state
-from ringlog.wire.cells import Cell, key_of
+from ringlog.stack.layout import StackLayout, read_settings, read_state
+from ringlog.wire.cells import RegisterCell, key_of
 from ringlog.wire.data import RECORDS as DATA_RECORDS
 from ringlog.wire.data import (
     JournalRecord,
@@ -111,7 +112,7 @@ def node_folder(data: bytes) -> None:
     cluster, epoch = folder.kept_acknowledgement()
     assert 0 <= port < 65_536
     assert folder.kept_start() >= 0
-    json.dumps([node, cluster, epoch, folder.kept_state_id()])
+    json.dumps([node, cluster, epoch, *(one.state_id for one in seen_in(_folder()))])
 
 
 def dump(data: bytes) -> None:
@@ -131,14 +132,14 @@ def _dumps() -> tuple[bytes, ...]:
 def stack_settings(data: bytes) -> None:
     """What the stack of one machine shall be."""
     _file("stack.json", data)
-    layout = Layout(_folder())
+    layout = StackLayout(_folder())
     layout.settings.write_bytes(data)
     read_settings(layout)
 
 
 def stack_state(data: bytes) -> None:
     """What the stack's supervisor said last."""
-    layout = Layout(_folder())
+    layout = StackLayout(_folder())
     layout.state.write_bytes(data)
     read_state(layout)
 
@@ -189,13 +190,13 @@ class _Kept:
     def __init__(self, meta: dict[str, str], parts: list[dict[str, str]]) -> None:
         self._held = meta, parts
 
-    def read(self) -> Stored | None:
+    def read(self) -> StoredEpoch | None:
         return decode_stored(*self._held)
 
     def apply(self, write: Any, confirmation: Any) -> Any:
         raise CacheUnavailable("it is only read here")
 
-    def stored_stamp(self) -> None:
+    def confirmed(self) -> None:
         raise CacheUnavailable("it is only read here")
 
 
@@ -294,24 +295,24 @@ def _requests() -> tuple[bytes, ...]:
     return (b"POST /v1/stream\n" + json.dumps(body).encode(), *(b"GET " + path.encode() for path in paths))
 
 
-_FETCH = Fetch("join-1", 7, "s", "simple:2", ((0, 0),), ((0, 3),))
+_FETCH = RowFetch("join-1", 7, "s", "simple:2", ((0, 0),), ((0, 3),))
 
 
 def stream(data: bytes) -> None:
     """A page of rows as it comes from another node: the announced number in the first byte, then the body."""
     rows = rows_of((data[1:], data[0] if data else 0), None, _FETCH)
     assert len(rows) == data[0]
-    ((body, count),) = row_bodies(rows, None, 2**40)
+    ((body, count),) = row_bodies(lambda after: rows if after is None else (), None)
     assert rows_of((body, count), None, _FETCH) == rows
 
 
 def _streams() -> tuple[bytes, ...]:
-    store = RowStore()
+    store = MemoryRows()
     some = []
     for number in range(4):
         key = b"k%d" % number
-        store.add(Version("a.t", token_of_partition(key), key, (b"c", None), number, b"v" * number))
-        ((body, count),) = row_bodies(store.versions(((0, 0),)), None, 2**40)
+        store.add(RowVersion("a.t", token_of_partition(key), key, (b"c", None), number, b"v" * number))
+        ((body, count),) = row_bodies(lambda after: tuple(store.listed(((0, 0),), None, after)), None)
         some.append(bytes((count,)) + body)
     return tuple(some)
 
@@ -324,7 +325,7 @@ def cells(data: bytes) -> None:
 
 
 def _cells() -> tuple[bytes, ...]:
-    some = {key_of("ks", b"k%d" % number): Cell(number, b"v" * number) for number in range(4)}
+    some = {key_of("ks", b"k%d" % number): RegisterCell(number, b"v" * number) for number in range(4)}
     ((body, count),) = cell_bodies(sorted(some.items()), 2**40)
     return (bytes((count,)) + body,)
 
@@ -342,7 +343,10 @@ def journal(data: bytes) -> None:
 
 def _journals() -> tuple[bytes, ...]:
     key = key_of("ks", b"k")
-    records = [JournalRecord(epoch=3, cells=((key, Cell(1, b"v")),)), JournalRecord(dropped=(key,), ended=("join-1",))]
+    records = [
+        JournalRecord(epoch=3, cells=((key, RegisterCell(1, b"v")),)),
+        JournalRecord(dropped=(key,), ended=("join-1",)),
+    ]
     sealer = Sealer(bytes(16))
     whole = sealer.head()
     for record in records:
@@ -359,8 +363,8 @@ def message(data: bytes) -> None:
 
 
 def _messages() -> tuple[bytes, ...]:
-    key, cell, cluster = key_of("ks", b"k"), Cell(1, b"v"), "00000001-0000-4000-8000-000000000002"
-    version = Version("a.t", 1, b"k", (b"c", None), 1, b"v")
+    key, cell, cluster = key_of("ks", b"k"), RegisterCell(1, b"v"), "00000001-0000-4000-8000-000000000002"
+    version = RowVersion("a.t", 1, b"k", (b"c", None), 1, b"v")
     some = (
         WriteRequest(cluster, "n", 3, "s", key, cell),
         ReadRequest(cluster, "n", 3, "", key, True),
@@ -375,7 +379,7 @@ def _messages() -> tuple[bytes, ...]:
 TARGETS = (
     Target(
         "topic_records",
-        ("log.identity.load_record",),
+        ("log.identity.load_record", "log.identity.record_of"),
         topic_record,
         (LogDamaged,),
         _json(

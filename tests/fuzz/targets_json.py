@@ -7,15 +7,15 @@ from functools import cache
 from typing import Any
 
 from ringlog.client.cdc.errors import BadProgress
-from ringlog.client.cdc.progress import Mark, PartitionProgress, Progress
+from ringlog.client.cdc.progress import ConsumerProgress, Mark, PartitionProgress
 from ringlog.client.cdc.reader import CdcReader
 from ringlog.kernel.codes import CODES
 from ringlog.kernel.decide import DEFECT, decide
-from ringlog.kernel.outcome import Context, Rejected
+from ringlog.kernel.outcome import EntryContext, Rejected
 from ringlog.operator.author_json import from_json, to_json
 from ringlog.operator.intents import InvalidCommand
 from ringlog.operator.rehearsal import Rehearsal
-from ringlog.operator.scripts import BadLine, shard_line, stream_id_line, token_line
+from ringlog.operator.scripts import BadScriptLine, shard_line, stream_id_line, token_line
 from ringlog.runtime.draw import SeededDraw
 from ringlog.wire.codec import learn
 from ringlog.wire.commands import decode_command, encode_command
@@ -47,7 +47,7 @@ def author(data: bytes) -> None:
         assert found.code in {*CODES, "missing_field"}, found
         found.detail.encode("utf-8", "backslashreplace")
         return
-    decision = decide(state, found, Context(state.epoch + 1, "ffffffff-ffff-7fff-bfff-fffffffffff0", state.time))
+    decision = decide(state, found, EntryContext(state.epoch + 1, "ffffffff-ffff-7fff-bfff-fffffffffff0", state.time))
     assert not (isinstance(decision, Rejected) and decision.code == DEFECT), decision
     try:
         kind, version, payload = encode_command(found)
@@ -60,8 +60,8 @@ def author(data: bytes) -> None:
 
 def consumed(data: bytes) -> None:
     """How far a consumer is, as its user kept it; a reader goes on from there, and keeps the same again."""
-    found = Progress.from_json(data)
-    assert Progress.from_json(found.to_json()) == found
+    found = ConsumerProgress.from_json(data)
+    assert ConsumerProgress.from_json(found.to_json()) == found
 
 
 def resumed(data: bytes) -> None:
@@ -73,7 +73,7 @@ def resumed(data: bytes) -> None:
 
 def _progress() -> tuple[bytes, ...]:
     part = PartitionProgress(3, 5, 4, None, ((("m", 0), Mark(7, (1, 2))),), (b"12345678",))
-    return (Progress(100, ((0, part), (1, PartitionProgress(0, 0))), 5, ((0, 2),)).to_json().encode(),)
+    return (ConsumerProgress(100, ((0, part), (1, PartitionProgress(0, 0))), 5, ((0, 2),)).to_json().encode(),)
 
 
 def _kept() -> tuple[bytes, ...]:
@@ -159,20 +159,25 @@ def script_line(data: bytes) -> None:
     for answer in (token_line, stream_id_line, shard_line):
         try:
             answer(line).encode()
-        except BadLine:
+        except BadScriptLine:
             refused += 1
     if refused == 3:
-        raise BadLine
+        raise BadScriptLine
 
 
 TARGETS = (
     Target(
-        "consumer_progress", ("client.cdc.progress.Progress.from_json",), consumed, (BadProgress,), _progress, of_json
+        "consumer_progress",
+        ("client.cdc.progress.ConsumerProgress.from_json",),
+        consumed,
+        (BadProgress,),
+        _progress,
+        of_json,
     ),
     Target("consumer_places", ("client.cdc.reader.CdcReader._resumed",), resumed, (BadProgress,), _kept, of_json),
     Target("author_json", ("operator.author_json.from_json",), author, (NotJson,), _commands, of_json),
     Target("rehearsed_lines", ("operator.rehearsal._parsed",), lines, (), _lines, of_json),
     Target("plans", ("ringlog_cdc.plan.decode",), plan, (ChainBroken,), _plans, of_json),
     Target("schemas", ("wire.codec.learn",), schema, (WireError,), _schemas, of_json),
-    Target("script_lines", (), script_line, (BadLine,), lambda: (b"00ff", b"5 2 12", bytes(16).hex().encode())),
+    Target("script_lines", (), script_line, (BadScriptLine,), lambda: (b"00ff", b"5 2 12", bytes(16).hex().encode())),
 )

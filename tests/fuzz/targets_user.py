@@ -12,13 +12,15 @@ from pathlib import Path
 import pytest
 
 from ringlog.cli.stack import belongings
-from ringlog.runtime.context import Context, known
+from ringlog.runtime.context import ClusterContext, known
 from ringlog.runtime.kafka_config import BadKafkaConfig, read_kafka_config
 from ringlog.stack.commands import addresses
 from tests.fuzz.mutate import of_json
 from tests.fuzz.targets import Target
 
-_CONTEXT = Context("b:1", "shop", "redis://:pw@r/0", "/etc/client.properties", "00000001-0000-4000-8000-000000000003")
+_CONTEXT = ClusterContext(
+    "b:1", "shop", "redis://:pw@r/0", "/etc/client.properties", "00000001-0000-4000-8000-000000000003"
+)
 _LOGIN = b"""# ours
 security.protocol = SASL_SSL
 sasl.mechanism: SCRAM-SHA-512

@@ -10,14 +10,14 @@ from typing import Any
 
 from fastavro import parse_schema
 
-from ringlog.audit.heads import MUTATION_TAILS, Head, components_at
+from ringlog.audit.heads import MUTATION_TAILS, RecordHead, components_at
 from ringlog.cli import log as cli_log
 from ringlog.cli.connection import out
 from ringlog.kernel.changes import diff
 from ringlog.kernel.codes import CODES
 from ringlog.kernel.decide import DEFECT
-from ringlog.kernel.decoding import StateUndecodable, decode_state
-from ringlog.kernel.encoding import digest
+from ringlog.kernel.decoding import StateUndecodable, decode_part, decode_parts, decode_state
+from ringlog.kernel.encoding import digest, encoded_parts
 from ringlog.kernel.encoding import encode as encode_state
 from ringlog.kernel.fold import fold
 from ringlog.kernel.generations.admission import refusal, rules_of
@@ -34,7 +34,8 @@ from ringlog.node.merge import merged
 from ringlog.node.peek import peek, plain
 from ringlog.operator.log_lines import line_json
 from ringlog.protocol.fates import Fate
-from ringlog.protocol.validator_core import Commit, Hint, Publish, Validator, arrive, begin, settle
+from ringlog.protocol.validator_core import arrive, begin, settle
+from ringlog.protocol.validator_values import CommitChain, Publish, Shown, Validator
 from ringlog.runtime.draw import SeededDraw
 from ringlog.wire import records
 from ringlog.wire.changes import decode_change, encode_change
@@ -102,9 +103,9 @@ def request(data: bytes) -> None:
     validator = arrive(Validator("fuzz", 9), [(0, (*found, *found)), (1, found)]).validator
     step = begin(validator, story().state, NOW, SeededDraw(b"request"))
     while True:
-        chains = [effect.chain for effect in step.effects if isinstance(effect, Commit)]
+        chains = [effect.chain for effect in step.effects if isinstance(effect, CommitChain)]
         for effect in step.effects:
-            if isinstance(effect, Publish | Hint):
+            if isinstance(effect, Publish | Shown):
                 for result in effect.results:
                     assert result.code in {"", *CODES} - {DEFECT}, result
                     assert records.decode_result(records.encode_result(result)) == result
@@ -121,7 +122,7 @@ def _requests() -> tuple[bytes, ...]:
         kind, version, payload = encode_command(entry.command)
         fresh = f"ffffffff-{entry.request_id[9:]}"
         epoch = story().state.epoch
-        return records.encode_request(records.Request(fresh, epoch, "fuzz", kind, version, payload))
+        return records.encode_request(records.CommandRequest(fresh, epoch, "fuzz", kind, version, payload))
 
     alone = tuple(made(step.encoded.entry) for step in story().steps)
     return (*alone, records.encode_request_batch(alone[:3]))
@@ -148,9 +149,9 @@ def mutation(data: bytes) -> None:
 
 
 @cache
-def _mutation_head() -> Head:
+def _mutation_head() -> RecordHead:
     parsed: Any = parse_schema(dict(current()[records.MUTATION].json), _write_hint=False)
-    return Head(parsed, MUTATION_TAILS, ("keyspace", "table", "partition_key"))
+    return RecordHead(parsed, MUTATION_TAILS, ("keyspace", "table", "partition_key"))
 
 
 def _head(data: bytes) -> tuple[str, tuple[bytes | None, ...]] | None:
@@ -199,7 +200,7 @@ def _mutations() -> tuple[bytes, ...]:
     )
 
 
-_OTHERS = ("result", "node_ack", "agent_status", "cdc_row", "dead_letter")
+_OTHERS = ("result", "node_ack", "node_load", "agent_status", "cdc_row", "dead_letter")
 """Records that nothing but their decoder looks at before they are used."""
 
 
@@ -241,6 +242,20 @@ def _commands() -> tuple[bytes, ...]:
 def cluster_state(data: bytes) -> None:
     """A state has these bytes and no others."""
     assert encode_state(decode_state(data)) == data
+
+
+def state_parts(data: bytes) -> None:
+    """``name``, a line feed, the part's bytes, in the place of the last state's own: the same bytes again."""
+    name, _, part = data.partition(b"\n")
+    known = name.decode(errors="replace")
+    parts = {**encoded_parts(story().state), known: part}
+    found = decode_parts(parts)
+    assert encoded_parts(found) == parts
+    assert decode_part(known, part) == getattr(found, known), "alone as among others"
+
+
+def _parts() -> tuple[bytes, ...]:
+    return tuple(name.encode() + b"\n" + part for name, part in sorted(encoded_parts(story().state).items()))
 
 
 def _states() -> tuple[bytes, ...]:
@@ -316,13 +331,28 @@ TARGETS = (
     ),
     Target(
         "catalogue",
-        ("wire.codec.decode", "wire.binary.Layout.decode"),
+        ("wire.codec.decode", "wire.binary.RecordCodec.decode"),
         catalogue,
         (WireError,),
         lambda: (*_samples(*current()), *_schema_headers()),
         of_record,
     ),
     Target("states", ("kernel.decoding.decode_state",), cluster_state, (StateUndecodable,), _states),
+    Target(
+        "state_parts",
+        ("kernel.decoding.decode_part", "kernel.decoding.decode_parts"),
+        state_parts,
+        (StateUndecodable,),
+        _parts,
+    ),
+    Target(
+        "snapshots",
+        ("wire.records.decode_snapshot_record",),
+        partial(_round_trip, records.decode_snapshot_record, records.encode_snapshot_record),
+        (WireError,),
+        lambda: _samples(records.STORED_SNAPSHOT, records.SNAPSHOT_CHUNK, records.SNAPSHOT_CONFIRMATION),
+        of_record,
+    ),
     Target("cql_values", ("kernel.schema.types.deserialize",), cql_value, (TypeMismatch,), _cql_values),
     Target("partition_keys", (), partition_key, (ValueError,), lambda: (b"", b"a", b"a\xffb", b"\xff\xff")),
     Target("stream_ids", ("kernel.generations.stream_id.decode",), stream_id, (StreamIdError,), _streams),

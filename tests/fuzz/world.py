@@ -6,29 +6,50 @@ decisions while every node acknowledges at once. The same bytes in each run.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from ringlog.kernel.commands.cdc import RequestCdcGeneration
+from ringlog.kernel.commands.cdc_clock import LowerSettledTime
 from ringlog.kernel.commands.cdc_expiry import ExpireCdcGeneration, ForgetCdcGeneration
 from ringlog.kernel.commands.cdc_writers import AdvanceCdcWriter, RegisterCdcWriter
 from ringlog.kernel.commands.cluster import ChangeSettings, InitializeCluster, Noop, TakeOver
+from ringlog.kernel.commands.functions import CreateAggregate, CreateFunction, DropAggregate, DropFunction
 from ringlog.kernel.commands.keyspaces import AlterKeyspace, CreateKeyspace, DropKeyspace
 from ringlog.kernel.commands.movements import Assassinate, Join, Leave, Move, Rebuild, Remove, Replace
 from ringlog.kernel.commands.nodes import DeclareDown, DeclareUp, RegisterNode, UnregisterNode
 from ringlog.kernel.commands.operations import CancelOperation, FailOperation
+from ringlog.kernel.commands.pauses import PauseChanges, ResumeChanges
+from ringlog.kernel.commands.rebalances import (
+    CancelRebalance,
+    FinishCancel,
+    ResetPartitions,
+    RestartReplicas,
+    SwitchStable,
+    TriggerRebalance,
+    ZoneCopy,
+)
+from ringlog.kernel.commands.recovery import EnterRecovery, ForcedPart, ForceState, LeaveRecovery
 from ringlog.kernel.commands.resizes import DecideResize
 from ringlog.kernel.commands.schema import AlterTable, CreateTable, DropTable
+from ringlog.kernel.commands.schema_batch import SchemaBatch, statement_of
+from ringlog.kernel.commands.service import AddServiceMember, ReconfigureService, RemoveServiceMember
+from ringlog.kernel.commands.snapshots import TakeSnapshot
 from ringlog.kernel.commands.tablets import MigrateTablets, RevertTablets, Shard, TabletMigration, TabletRevert
+from ringlog.kernel.commands.truncation import ConfirmSnapshot, RecordArchive, TruncateLog
 from ringlog.kernel.commands.user_types import AlterType, CreateType, DropType
+from ringlog.kernel.commands.verdicts import SettleVerdicts
+from ringlog.kernel.commands.views import CreateIndex, CreateView, DropIndex, DropView
+from ringlog.kernel.commands.zones import AlterZone, CreateZone, DropZone, SetDataNodes
 from ringlog.kernel.fold import fold
 from ringlog.kernel.generations.expiry import expires_at
 from ringlog.kernel.outcome import OutcomeKind
 from ringlog.kernel.state import EMPTY_STATE, ClusterState, in_order
 from ringlog.kernel.values import CdcOptions, Column, Command, DatacenterReplication, Position, Replication, TypeField
+from ringlog.kernel.zones.model import partition_key
 from ringlog.log.author import Author
 from ringlog.operator.rehearsal import acknowledgements
-from ringlog.protocol.coordinator_core import Known, propose
+from ringlog.protocol.coordinator_core import CoordinatorView, propose
 from ringlog.runtime.clock import ManualClock
 from ringlog.runtime.draw import SeededDraw
 from ringlog.wire.entries import EncodedEntry
@@ -83,7 +104,7 @@ def next_steps(state: ClusterState, now: int) -> tuple[Command, ...]:
     """What the coordinator would ask for if every node had acknowledged everything and all was published."""
     if state.epoch == 0:
         return ()
-    known = Known(state, acknowledgements(state, now), state.epoch, now)
+    known = CoordinatorView(state, acknowledgements(state, now), state.epoch, now)
     return tuple(proposal.command for proposal in propose(known))
 
 
@@ -96,7 +117,8 @@ def node(number: int) -> RegisterNode:
 @cache
 def story() -> Story:
     """Three nodes, two keyspaces, tables with and without CDC, writers, closed and open generations, ended operations
-    of both kinds, tablets that have moved, an expired generation, and a fifth node in the middle of its join.
+    of both kinds, tablets that have moved, an expired generation, a fifth node in the middle of its join, and a
+    settled time that sank. A member of the metadata service, and a recovery that ended.
     """
     told = Story()
     told.apply(InitializeCluster("shop", (("history_entries", 100),)), TakeOver("validator", "a", 1))
@@ -123,11 +145,39 @@ def story() -> Story:
     street, code = TypeField("street", "text"), TypeField("zip", "int")
     told.apply(CreateType("ks", "address", (street,)), AlterType("ks", "address", (code,)))
     told.apply(CreateType("ks", "spare", (street,)), DropType("ks", "spare"))
+    spare = CreateType("ks", "spare", (street, TypeField("home", "frozen<address>")))
+    told.apply(SchemaBatch((statement_of(spare), statement_of(spare, True), statement_of(DropType("ks", "spare")))))
+    _other_ways(told)
     _move_tablets(told)
+    _rebalance_a_zone(told)
+    _serve_and_recover(told)
     told.apply(node(5), Join(node(5).id, (77,), SEED))
     told.coordinate(5)
     _expire(told)
+    told.apply(PauseChanges(("splits",), "ks", "a test"), ResumeChanges(("splits",), "ks"), TakeSnapshot())
+    _truncate(told)
+    settled = 1 + max(told.state.settled.until, *(writer.horizon for writer in told.state.writers.values()))
+    told.apply(SettleVerdicts(settled + 1), LowerSettledTime(settled, "a clock was ahead"))
     return told
+
+
+def _truncate(told: Story) -> None:
+    """The snapshot that was just marked is confirmed, an archive goes so far, and the log begins there."""
+    epoch, digest = told.state.epoch, "ab" * 32
+    told.apply(ConfirmSnapshot(epoch, told.state.state_id, 2 * epoch, digest, ("coordinator", "keeper")))
+    told.apply(RecordArchive(epoch, 2 * epoch, digest), TruncateLog(epoch), Noop())
+
+
+def _other_ways(told: Story) -> None:
+    """Views, indexes, functions and aggregates that stay, and one of each that goes."""
+    view, index = CreateView("ks", "by_v", "t", (), ("v",), ("k", "c")), CreateIndex("ks", "t_v_idx", "t", "v")
+    told.apply(view, replace(view, name="spare", columns=("w",)), DropView("ks", "spare"))
+    told.apply(index, CreateIndex("ks", "t_w_idx", "t", "w"), DropIndex("ks", "t_w_idx"))
+    add = CreateFunction("ks", "add", ("int", "int"), ("s", "v"), "int", "lua", "return s + v")
+    told.apply(add, replace(add, name="spare", arguments=("int", "address"), called_on_null=True))
+    told.apply(DropFunction("ks", "spare", ("int", "address")))
+    total = CreateAggregate("ks", "total", ("int",), "add", "int", initial="0")
+    told.apply(total, replace(total, name="spare", initial=None), DropAggregate("ks", "spare"))
 
 
 def _move_all_ways(told: Story) -> None:
@@ -174,9 +224,49 @@ def _move_tablets(told: Story) -> None:
     assert told.state.tablets["tab.t"].resize is None, "it is split"
 
 
+def _rebalance_a_zone(told: Story) -> None:
+    """A partition moves, after it was turned back once; it loses its majority and begins anew; another zone goes."""
+
+    def to(*nodes: str) -> None:
+        told.apply(SetDataNodes("z", nodes, told.state.epoch))
+        told.apply(TriggerRebalance("z", told.state.epoch))
+
+    def switch() -> None:
+        one = told.state.zone_partitions[partition_key("z", 0)]
+        told.apply(SwitchStable("z", 0, one.pending[0].nodes, one.pending[0].learners, one.revisions))
+
+    first, second, third = sorted(_serving(told.state))[:3]
+    told.apply(CreateZone("z", (first, second), partitions=1, replicas=1), CreateZone("spare", (first,)))
+    told.apply(AlterZone("spare", partitions=2), DropZone("spare"))
+    told.apply(CreateZone("anew", (first, second, third), partitions=1, replicas=3))
+    told.apply(RestartReplicas("anew", 0, (second,), told.state.epoch), DropZone("anew"))
+    to(third)
+    revision = told.state.zone_partitions[partition_key("z", 0)].revisions.pending
+    told.apply(CancelRebalance("z", 0, revision), FinishCancel("z", 0, revision, "rolled_back"))
+    to(third)
+    switch()
+    told.apply(SetDataNodes("z", (second, third), told.state.epoch), DeclareDown(third, "burnt"))
+    told.apply(
+        ResetPartitions("z", (), "manual", told.state.epoch, (ZoneCopy(0, second, 7),)), DeclareUp(third, "mended")
+    )
+
+
 def _serving(state: ClusterState) -> set[str]:
     """The nodes that serve."""
     return {name for name, one in state.nodes.items() if one.state == "normal" and not one.down}
+
+
+def _serve_and_recover(told: Story) -> None:
+    """A metadata service of two members, then of two others; and a recovery that forces a pause away."""
+    first, second = sorted(_serving(told.state))[:2]
+    told.apply(ReconfigureService(1, excluded=(second,)))
+    told.coordinate()
+    told.apply(ReconfigureService(excluded=()), AddServiceMember(second))
+    told.coordinate()
+    told.apply(RemoveServiceMember(first))
+    told.coordinate()
+    told.apply(PauseChanges(("splits",), "", "a test"), EnterRecovery("a test", "ops"))
+    told.apply(ForceState("a test", "ops", (ForcedPart("pauses", b""),)), LeaveRecovery("mended", "ops"))
 
 
 def _expire(told: Story) -> None:

@@ -13,7 +13,7 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 from ringlog.kernel.commands.cdc import CloseCdcGeneration, CommitCdcGeneration, PublishCdcGeneration, parts_of
-from ringlog.kernel.commands.cdc_clock import LowerCdcWriter, WithdrawCdcGeneration
+from ringlog.kernel.commands.cdc_clock import LowerCdcWriter, LowerSettledTime, WithdrawCdcGeneration
 from ringlog.kernel.commands.cdc_expiry import ExpireCdcGeneration, ForgetCdcGeneration
 from ringlog.kernel.commands.cdc_writers import AdvanceCdcWriter, FenceCdcWriter, RegisterCdcWriter
 from ringlog.kernel.commands.cluster import InitializeCluster, Noop
@@ -21,7 +21,10 @@ from ringlog.kernel.commands.keyspaces import AlterKeyspace, CreateKeyspace
 from ringlog.kernel.commands.movements import Assassinate, Join, Leave, Move, Rebuild, Remove, Replace
 from ringlog.kernel.commands.nodes import DeclareDown, DeclareUp, RegisterNode, UnregisterNode
 from ringlog.kernel.commands.operations import AdvanceOperation, CancelOperation
+from ringlog.kernel.commands.recovery import EnterRecovery
 from ringlog.kernel.commands.schema import CreateTable
+from ringlog.kernel.commands.schema_batch import PLACES, SchemaStatement, statement_of
+from ringlog.kernel.commands.service import AdvanceService
 from ringlog.kernel.encoding import command_digest
 from ringlog.kernel.fold import fold
 from ringlog.kernel.generations.describe import generate_for, ranges_digest, to_prepare
@@ -30,6 +33,7 @@ from ringlog.kernel.operations.kinds import next_stage
 from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.outcome import Entry, OutcomeKind
 from ringlog.kernel.registry import COMMANDS
+from ringlog.kernel.service import next_step
 from ringlog.kernel.state import EMPTY_STATE, ClusterState, in_order
 from ringlog.kernel.values import (
     CdcOptions,
@@ -137,6 +141,9 @@ POOLS: dict[str, list[Any]] = {
     "witnesses": [(), tuple(Witness(name, 2**30, 2**30) for name in NODES)],
     "reports": [()],
     "reason": ["why not"],
+    "operator": ["ops"],
+    "size": [None, 1, 3],
+    "excluded": [None, (), (NODES[0],)],
     "strategy": ["simple", "simple", "simple", "entire"],
     "factor": [1, 1, 2],
     "type": ["text", "int", "map"],
@@ -157,8 +164,18 @@ POOLS: dict[str, list[Any]] = {
 }
 """Field name to values that a sound command might have."""
 
+NAMES: dict[str, list[Any]] = {
+    "columns": [(), ("v",), ("k", "c")],
+    "arguments": [(), ("int",)],
+    "witnesses": [("keeper",), ("keeper", "publisher"), ("keeper", "validator")],
+}
+"""The same of fields that hold names."""
+
 FOR_GOOD = (UnregisterNode, Leave, Remove, Assassinate, Replace)
 """Commands by which nodes go for good: with too many of them a history dies out."""
+
+RARE = (EnterRecovery, *FOR_GOOD)
+"""Commands after which much is refused."""
 
 BEGIN = (Join, Move, Rebuild, AlterKeyspace, *FOR_GOOD)
 """Commands that begin something: with too much in flight a random history gets nothing to its end."""
@@ -175,7 +192,7 @@ def random_command(draw: random.Random, state: ClusterState, wild: float = 0.02)
     """Any command, often one that leads somewhere; each field is out of range with probability ``wild``."""
     command: Any
     if draw.random() < 0.5:
-        kinds = [kind for kind in COMMANDS.values() if kind not in FOR_GOOD or draw.random() < 0.1]
+        kinds = [kind for kind in COMMANDS.values() if kind not in RARE or draw.random() < 0.1]
         command = _random_record(draw, draw.choice(kinds), wild)
     else:
         command = _sound_command(draw, state)
@@ -203,6 +220,9 @@ def _sound_command(draw: random.Random, state: ClusterState) -> Command:
         reports = tuple(StreamReport(name, operation.id, 5, "ab") for name in gaining)
         choices += [AdvanceOperation(operation.id, next_stage(operation) or "", witnesses, reports)] * 4
         choices += [CancelOperation(operation.id, "why not")] * (draw.random() < 0.2)
+    if (step := next_step(state)) is not None:
+        witnesses = tuple(Witness(name, state.epoch, state.epoch) for name in sorted(state.service))
+        choices += [AdvanceService(step.node, step.to, witnesses)] * 2
     for _, member in in_order(state.nodes):
         if member.state == "normal" and draw.random() < 0.1:
             choices += [
@@ -226,6 +246,8 @@ def _sound_command(draw: random.Random, state: ClusterState) -> Command:
             after = ExpireCdcGeneration(one.id, 2**40) if one.expired is None else ForgetCdcGeneration(one.id)
             choices.append(after)
     choices += [WithdrawCdcGeneration(one.id, SEED, "a clock was ahead") for one in state.generations[-1:]]
+    if state.settled.until:
+        choices.append(LowerSettledTime(max(1, state.settled.until - draw.choice([0, 1, 2**20])), "a clock was ahead"))
     for _, writer in in_order(state.writers):
         ahead = writer.horizon + draw.choice([-5, 0, 2**20])
         choices.append(AdvanceCdcWriter(writer.name, writer.incarnation, ahead, max(0, ahead - 1), (Position(0, 5),)))
@@ -238,14 +260,17 @@ def _sound_command(draw: random.Random, state: ClusterState) -> Command:
 
 
 def _random_record(draw: random.Random, record: Any, wild: float) -> Any:
+    if record is SchemaStatement and draw.random() >= wild:
+        return statement_of(_random_record(draw, draw.choice(list(PLACES)), wild), draw.random() < 0.5)
     hints = typing.get_type_hints(record)
     return record(**{field.name: _random_value(draw, field.name, hints[field.name], wild) for field in fields(record)})
 
 
 def _random_value(draw: random.Random, name: str, hint: Any, wild: float) -> Any:
     is_wild = draw.random() < wild
-    if name in POOLS and not is_wild:
-        return draw.choice(POOLS[name])
+    pools = NAMES if hint == tuple[str, ...] and name in NAMES else POOLS
+    if name in pools and not is_wild:
+        return draw.choice(pools[name])
     origin, parts = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         return None if draw.random() < 0.5 else _random_value(draw, "", parts[0], wild)

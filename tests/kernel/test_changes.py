@@ -28,10 +28,12 @@ from ringlog.kernel.commands.keyspaces import DropKeyspace
 from ringlog.kernel.commands.movements import Join
 from ringlog.kernel.commands.operations import AdvanceOperation
 from ringlog.kernel.commands.schema import DropTable
+from ringlog.kernel.commands.user_types import DropType
 from ringlog.kernel.fold import fold
 from ringlog.kernel.generations.describe import generate_for, ranges_digest, to_prepare
 from ringlog.kernel.operations.stages import in_flight
-from ringlog.kernel.state import EMPTY_STATE, ClusterState
+from ringlog.kernel.outcome import OutcomeKind
+from ringlog.kernel.state import EMPTY_STATE, ClusterState, in_order
 from ringlog.kernel.values import Witness
 from tests.kernel.entries import applied, entry, founded, node, random_command, random_history
 
@@ -134,6 +136,15 @@ def test_a_generation_is_told_when_it_commits_with_its_streams_before_it() -> No
     assert (again.value.status, again.value.published) == ("published", published.epoch)
 
 
+def _without_types(state: ClusterState) -> ClusterState:
+    """``state`` after each user type is dropped: first those that no other one uses."""
+    while state.types:
+        for _, found in in_order(state.types):
+            folded = fold(state, entry(state, DropType(found.keyspace, found.name)))
+            state = folded.state if folded.outcome.kind is OutcomeKind.APPLIED else state
+    return state
+
+
 def test_tombstones_of_a_dropped_keyspace() -> None:
     state = founded()
     for seed in range(100):
@@ -144,6 +155,7 @@ def test_tombstones_of_a_dropped_keyspace() -> None:
     while state.tables:
         _, table = sorted(state.tables.items())[0]
         state = applied(state, DropTable(table.keyspace, table.name))
+    state = _without_types(state)
     before = state
     for name in sorted(state.keyspaces):
         state = applied(state, DropKeyspace(name))

@@ -8,19 +8,25 @@ from dataclasses import replace
 import pytest
 
 from ringlog.kernel import counts
+from ringlog.kernel.commands.cdc import RequestCdcGeneration
 from ringlog.kernel.commands.cdc_writers import RegisterCdcWriter
 from ringlog.kernel.commands.cluster import TakeOver
 from ringlog.kernel.commands.features import EnableFeature
+from ringlog.kernel.commands.functions import CreateAggregate, CreateFunction
 from ringlog.kernel.commands.keyspaces import CreateKeyspace
 from ringlog.kernel.commands.nodes import DeclareDown, UnregisterNode, UpdateNode
+from ringlog.kernel.commands.pauses import PauseChanges
+from ringlog.kernel.commands.recovery import EnterRecovery, LeaveRecovery
 from ringlog.kernel.commands.schema import CreateTable, DropTable
 from ringlog.kernel.commands.user_types import CreateType
+from ringlog.kernel.commands.views import CreateIndex, CreateView
+from ringlog.kernel.commands.zones import CreateZone
 from ringlog.kernel.counts import COUNTS_MAX
 from ringlog.kernel.fold import fold
 from ringlog.kernel.outcome import OutcomeKind
 from ringlog.kernel.state import PARTS, ClusterState
 from ringlog.kernel.values import Command, Replication, TypeField
-from ringlog.protocol.validator_core import ANSWERS_MAX
+from ringlog.protocol.validator_values import ANSWERS_MAX
 from tests.kernel.entries import NODES, TABLE, applied, entry, founded, node, uuid, with_normal_nodes
 from tests.tidy.files import ROOT
 
@@ -36,10 +42,19 @@ def grown(part: str, number: int) -> list[Command]:
     made: dict[str, list[Command]] = {
         "features": [EnableFeature(f"f{number}")],
         "keyspaces": [CreateKeyspace(f"k{number}", Replication("simple", 1))],
+        "pauses": [PauseChanges(("splits",), f"k{number}")],
+        "recoveries": [EnterRecovery("lost", "ops"), LeaveRecovery("found", "ops")],
         "nodes": [node(number + 1), UnregisterNode(uuid(number + 1, space=2))],
+        "requests": [RequestCdcGeneration(bytes(16), f"r{number}")],
         "terms": [TakeOver(f"role{number}", "x", 1)],
         "types": [CreateType("ks", f"u{number}", (TypeField("a", "int"),))],
+        "views": [CreateView("ks", f"v{number}", "t0", (), ("v",), ("k", "c"))],
+        "indexes": [CreateIndex("ks", f"i{number}", f"t{number}", "v")],
+        "functions": [CreateFunction("ks", f"f{number}", ("int",), ("s",), "int", "lua", "return s")],
+        "aggregates": [CreateAggregate("ks", f"a{number}", (), "f0", "int")],
         "writers": [RegisterCdcWriter(f"w{number}", uuid(number, space=5), f"topic-{number}")],
+        "zones": [CreateZone(f"z{number}", NODES[:1], partitions=1)],
+        "zone_partitions": [CreateZone(f"z{number}", NODES[:1], partitions=1)],
         "table_ids": [table(number), DropTable("ks", f"t{number}")],
     }
     return made[part]
@@ -50,7 +65,16 @@ def start(part: str) -> ClusterState:
     state = with_normal_nodes(founded(), 1)
     if part == "features":
         return applied(state, UpdateNode(NODES[0], features=tuple(f"f{number}" for number in range(1, MOST + 2))))
-    return state if part == "keyspaces" else applied(state, CreateKeyspace("ks", Replication("simple", 1)))
+    if part == "pauses":
+        keyspaces = (CreateKeyspace(f"k{number}", Replication("simple", 1)) for number in range(1, MOST + 2))
+        return applied(state, *keyspaces)
+    if part == "keyspaces":
+        return state
+    state = applied(state, CreateKeyspace("ks", Replication("simple", 1)))
+    if part in ("views", "indexes"):
+        return applied(state, *(table(number) for number in range(MOST + 2)))
+    function = CreateFunction("ks", "f0", ("int",), ("s",), "int", "lua", "return s")
+    return applied(state, function) if part == "aggregates" else state
 
 
 @pytest.mark.parametrize("part", sorted(COUNTS_MAX))

@@ -11,7 +11,7 @@ from ringlog.kernel.codes import CODES
 from ringlog.kernel.commands.cluster import InitializeCluster, Noop, TakeOver
 from ringlog.kernel.encoding import digest
 from ringlog.kernel.fold import ID_STEP_MAX_MS, fold
-from ringlog.kernel.outcome import Entry, OutcomeKind, Undecodable, UnknownCommand, Unreadable
+from ringlog.kernel.outcome import Entry, OutcomeKind, Undecodable, UnknownCommand, UnreadableEntry
 from ringlog.kernel.registry import RULES
 from ringlog.kernel.state import EMPTY_STATE, ClusterState
 from tests.kernel.entries import CLUSTER, applied, entry, founded, node, uuid
@@ -19,7 +19,7 @@ from tests.kernel.entries import CLUSTER, applied, entry, founded, node, uuid
 OTHER = uuid(9, space=9)
 
 
-def verdict(state: ClusterState, item: Entry | Unreadable) -> tuple[OutcomeKind, str]:
+def verdict(state: ClusterState, item: Entry | UnreadableEntry) -> tuple[OutcomeKind, str]:
     """Kind and code; the entry must not have applied, and must have left the same object."""
     folded = fold(state, item)
     assert folded.state is state
@@ -62,7 +62,7 @@ def test_nothing_else_founds(changes: dict[str, Any], expected: tuple[OutcomeKin
 
 def test_unreadable_before_and_after_founding() -> None:
     for state in (EMPTY_STATE, founded()):
-        assert verdict(state, Unreadable("no envelope")) == (OutcomeKind.UNREADABLE, "")
+        assert verdict(state, UnreadableEntry("no envelope")) == (OutcomeKind.UNREADABLE, "")
 
 
 def test_a_cluster_is_founded_once() -> None:

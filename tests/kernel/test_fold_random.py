@@ -13,20 +13,20 @@ from ringlog.kernel.commands.cluster import InitializeCluster, Noop
 from ringlog.kernel.encoding import digest
 from ringlog.kernel.fold import fold
 from ringlog.kernel.invariants.check import violations
-from ringlog.kernel.outcome import Entry, OutcomeKind, Undecodable, UnknownCommand, Unreadable
+from ringlog.kernel.outcome import Entry, OutcomeKind, Undecodable, UnknownCommand, UnreadableEntry
 from ringlog.kernel.state import EMPTY_STATE, PARTS, ClusterState
 from tests.kernel.entries import CLUSTER, applied, entry, founded, random_command, uuid, with_normal_nodes
 
 FOUNDING = InitializeCluster("c")
 
 
-def random_record(draw: random.Random, state: ClusterState, past: list[Entry]) -> Entry | Unreadable:
+def random_record(draw: random.Random, state: ClusterState, past: list[Entry]) -> Entry | UnreadableEntry:
     """Mostly an entry that fits; else one that breaks a rule of the chain, a repetition, or garbage."""
     command = FOUNDING if state.epoch == 0 and draw.random() < 0.7 else random_command(draw, state)
     made = entry(state, command, at=draw.choice([-1, 0, 5, 2**40]))
     match draw.randrange(14):
         case 0:
-            return Unreadable("noise")
+            return UnreadableEntry("noise")
         case 1 if past:
             return draw.choice(past)
         case 2:
@@ -73,7 +73,7 @@ def test_folding_again_gives_the_same_digest_and_so_does_the_applied_subsequence
     draw: random.Random, length: int
 ) -> None:
     state = EMPTY_STATE
-    log: list[Entry | Unreadable] = []
+    log: list[Entry | UnreadableEntry] = []
     kept: list[Entry] = []
     for _ in range(length):
         item = random_record(draw, state, [old for old in log if isinstance(old, Entry)])

@@ -12,6 +12,7 @@ import pytest
 
 from ringlog.kernel.encoding import digest
 from ringlog.kernel.fold import fold
+from ringlog.kernel.operations.node_states import KEPT_AS, node_statuses
 from ringlog.kernel.outcome import OutcomeKind
 from ringlog.kernel.state import EMPTY_STATE
 from ringlog.wire.entries import decode_entry
@@ -28,4 +29,6 @@ def test_a_released_log_folds_to_the_same_states(path: Path) -> None:
         assert folded.outcome.kind is OutcomeKind.APPLIED
         state = folded.state
         assert digest(state)[:16] == expected, f"epoch {state.epoch}"
+        shown = {node: KEPT_AS[status.state] for node, status in node_statuses(state).items()}
+        assert shown == {node.id: node.state for node in state.nodes.values()}, "equal under the renaming"
     assert state.epoch > 30

@@ -13,14 +13,14 @@ from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Command
 from ringlog.log.author import Author
 from ringlog.log.memory import MemoryLog
-from ringlog.log.replica import Replica
-from ringlog.protocol.fates import Chain
+from ringlog.log.replica import LogReplica
+from ringlog.protocol.fates import EntryChain
 from ringlog.runtime.clock import ManualClock
 from ringlog.runtime.draw import SeededDraw
 from ringlog.wire.entries import EncodedEntry
 from tests.log.faulty import FaultyLog
 
-ChainMaker = Callable[..., Chain]
+ChainMaker = Callable[..., EntryChain]
 
 
 @pytest.fixture
@@ -36,9 +36,9 @@ def log() -> FaultyLog:
 
 
 @pytest.fixture
-def replica(log: FaultyLog) -> Iterator[Replica]:
+def replica(log: FaultyLog) -> Iterator[LogReplica]:
     """A replica of the founded cluster."""
-    with Replica(log) as replica:
+    with LogReplica(log) as replica:
         found(log, replica, "tests", clock=ManualClock(), draw=SeededDraw(b"founder"))
         log.appends.clear()
         yield replica
@@ -48,13 +48,13 @@ def replica(log: FaultyLog) -> Iterator[Replica]:
 def chain_of(author: Author) -> ChainMaker:
     """Makes a chain of commands (by default three Noops) on a state."""
 
-    def make(state: ClusterState, *commands: Command) -> Chain:
+    def make(state: ClusterState, *commands: Command) -> EntryChain:
         entries: list[EncodedEntry] = []
         base = state.epoch
         for command in commands or (Noop(), Noop(), Noop()):
             encoded = author.entry(state, command, since_epoch=base)
             state = fold(state, encoded.entry).state
             entries.append(encoded)
-        return Chain(base, tuple(entries))
+        return EntryChain(base, tuple(entries))
 
     return make

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from ringlog.log.errors import LogUnavailable
-from ringlog.log.port import LOOKUP_TIMEOUT_S, MetadataLog, Tail
+from ringlog.log.port import LOOKUP_TIMEOUT_S, LogTail, MetadataLog, answered_at_once
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,10 @@ class FaultyLog:
         if fault.lost or fault.late or fault.answer_lost:
             raise LogUnavailable(f"{self.name}: no answer", "its fate is unknown")
 
+    def hand_over(self, records: Sequence[bytes]) -> Future[None]:
+        """The same, as a future."""
+        return answered_at_once(lambda: self.append(records))
+
     def release(self) -> int:
         """Let the late records arrive now; returns how many they were."""
         with self._lock:
@@ -101,7 +106,7 @@ class FaultyLog:
         """Of the log inside."""
         self._inner.verify()
 
-    def tail(self, from_offset: int) -> Tail:
+    def tail(self, from_offset: int) -> LogTail:
         """Of the log inside."""
         return self._inner.tail(from_offset)
 

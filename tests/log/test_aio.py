@@ -10,12 +10,12 @@ import pytest
 from ringlog.kernel.commands.cluster import Noop
 from ringlog.log.aio import AsyncReplica
 from ringlog.log.errors import ReplicaHalted
-from ringlog.log.replica import Replica
-from ringlog.protocol.fates import Chain
+from ringlog.log.replica import LogReplica
+from ringlog.protocol.fates import EntryChain
 from tests.log.faulty import FaultyLog
 
 
-def test_waiting_for_a_newer_epoch(log: FaultyLog, replica: Replica, chain_of: Callable[..., Chain]) -> None:
+def test_waiting_for_a_newer_epoch(log: FaultyLog, replica: LogReplica, chain_of: Callable[..., EntryChain]) -> None:
     async def run() -> None:
         waiting = AsyncReplica(replica)
         try:
@@ -32,7 +32,7 @@ def test_waiting_for_a_newer_epoch(log: FaultyLog, replica: Replica, chain_of: C
 
 
 def test_a_closed_loop_does_not_disturb_the_replica(
-    log: FaultyLog, replica: Replica, chain_of: Callable[..., Chain]
+    log: FaultyLog, replica: LogReplica, chain_of: Callable[..., EntryChain]
 ) -> None:
     async def forget() -> None:
         AsyncReplica(replica)
@@ -43,7 +43,7 @@ def test_a_closed_loop_does_not_disturb_the_replica(
     assert replica.halted is None
 
 
-def test_a_halt_ends_the_wait(log: FaultyLog, replica: Replica) -> None:
+def test_a_halt_ends_the_wait(log: FaultyLog, replica: LogReplica) -> None:
     async def run() -> None:
         waiting = AsyncReplica(replica)
 

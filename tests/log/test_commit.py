@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 
 import pytest
 
@@ -11,24 +13,27 @@ from ringlog.kernel.fold import fold
 from ringlog.kernel.outcome import OutcomeKind
 from ringlog.log.author import Author
 from ringlog.log.commit import FateOpen, commit, settle
-from ringlog.log.replica import Replica
-from ringlog.protocol.fates import Chain, Fate
+from ringlog.log.errors import LogUnavailable, WaitTimedOut
+from ringlog.log.replica import LogReplica
+from ringlog.protocol.fates import EntryChain, Fate
 from tests.log.faulty import Fault, FaultyLog
 
-ChainMaker = Callable[..., Chain]
+ChainMaker = Callable[..., EntryChain]
 
 QUICK_S = 0.02
 APPLIED, LOST = Fate.APPLIED, Fate.LOST
 
 
-def test_a_chain_is_applied_in_one_append(log: FaultyLog, replica: Replica, chain_of: ChainMaker) -> None:
+def test_a_chain_is_applied_in_one_append(log: FaultyLog, replica: LogReplica, chain_of: ChainMaker) -> None:
     done = commit(log, replica, chain_of(replica.state))
     assert done.fates == (APPLIED,) * 3
     assert replica.state.epoch == 4
     assert [len(records) for records in log.appends] == [3]
 
 
-def test_a_lost_entry_is_sent_again_with_those_after_it(log: FaultyLog, replica: Replica, chain_of: ChainMaker) -> None:
+def test_a_lost_entry_is_sent_again_with_those_after_it(
+    log: FaultyLog, replica: LogReplica, chain_of: ChainMaker
+) -> None:
     log.plan(Fault(lost=frozenset({1})))
     chain = chain_of(replica.state)
     assert commit(log, replica, chain, resend_s=QUICK_S).fates == (APPLIED,) * 3
@@ -37,7 +42,9 @@ def test_a_lost_entry_is_sent_again_with_those_after_it(log: FaultyLog, replica:
     assert replica.counts[OutcomeKind.STALE] == 1, "the third came before the second"
 
 
-def test_an_entry_that_lands_late_has_no_second_effect(log: FaultyLog, replica: Replica, chain_of: ChainMaker) -> None:
+def test_an_entry_that_lands_late_has_no_second_effect(
+    log: FaultyLog, replica: LogReplica, chain_of: ChainMaker
+) -> None:
     log.plan(Fault(late=frozenset({0, 1})))
     assert commit(log, replica, chain_of(replica.state), resend_s=QUICK_S).fates == (APPLIED,) * 3
     before = replica.read_barrier()
@@ -46,7 +53,7 @@ def test_an_entry_that_lands_late_has_no_second_effect(log: FaultyLog, replica: 
     assert replica.counts[OutcomeKind.DUPLICATE] == 2
 
 
-def test_a_late_entry_may_win_over_its_copy(log: FaultyLog, replica: Replica, chain_of: ChainMaker) -> None:
+def test_a_late_entry_may_win_over_its_copy(log: FaultyLog, replica: LogReplica, chain_of: ChainMaker) -> None:
     """While the author waits, the late records arrive by themselves: nothing has to be sent again."""
     log.plan(Fault(late=frozenset({0, 1, 2})))
     chain = chain_of(replica.state)
@@ -59,13 +66,50 @@ def test_a_late_entry_may_win_over_its_copy(log: FaultyLog, replica: Replica, ch
     assert len(log.appends) == 1
 
 
-def test_a_lost_answer_is_no_second_entry(log: FaultyLog, replica: Replica, chain_of: ChainMaker) -> None:
+def test_a_lost_answer_is_no_second_entry(log: FaultyLog, replica: LogReplica, chain_of: ChainMaker) -> None:
     log.plan(Fault(answer_lost=True))
     assert commit(log, replica, chain_of(replica.state), resend_s=QUICK_S).fates == (APPLIED,) * 3
     assert len(log.appends) == 1, "the log itself gave the answer"
 
 
-def test_repeated_records_are_duplicates(log: FaultyLog, replica: Replica, chain_of: ChainMaker) -> None:
+def unanswered(log: FaultyLog, monkeypatch: pytest.MonkeyPatch, *, arrive: bool) -> list[Future[None]]:
+    """From here on the broker answers when the test does; the next records ``arrive`` all the same, or are lost."""
+    answers: list[Future[None]] = []
+
+    def hand_over(records: Sequence[bytes]) -> Future[None]:
+        if arrive or answers:
+            log.append(records)
+        answers.append(Future())
+        return answers[-1]
+
+    monkeypatch.setattr(log, "hand_over", hand_over)
+    return answers
+
+
+def test_nobody_waits_for_an_answer_that_the_log_has_given(
+    log: FaultyLog, replica: LogReplica, chain_of: ChainMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = unanswered(log, monkeypatch, arrive=True)
+    assert commit(log, replica, chain_of(replica.state)).fates == (APPLIED,) * 3
+    assert [answer.done() for answer in answers] == [False]
+
+
+def test_nothing_is_sent_again_before_there_is_an_answer(
+    log: FaultyLog, replica: LogReplica, chain_of: ChainMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = unanswered(log, monkeypatch, arrive=False)
+    chain = chain_of(replica.state)
+    author = threading.Thread(target=lambda: commit(log, replica, chain, resend_s=QUICK_S))
+    author.start()
+    with pytest.raises(WaitTimedOut):
+        replica.wait_for(lambda _: len(answers) > 1, 10 * QUICK_S, "a second append")
+    answers[0].set_exception(LogUnavailable("no answer in time"))
+    author.join(30)
+    assert replica.read_barrier().epoch == chain.base + 3
+    assert len(answers) == 2, "the slow answer was waited for, and then it was sent again"
+
+
+def test_repeated_records_are_duplicates(log: FaultyLog, replica: LogReplica, chain_of: ChainMaker) -> None:
     log.plan(Fault(twice=frozenset({0, 2})))
     assert commit(log, replica, chain_of(replica.state)).fates == (APPLIED,) * 3
     replica.read_barrier()
@@ -73,7 +117,7 @@ def test_repeated_records_are_duplicates(log: FaultyLog, replica: Replica, chain
 
 
 def test_a_direct_append_in_the_middle_ends_the_rest(
-    log: FaultyLog, replica: Replica, chain_of: ChainMaker, author: Author
+    log: FaultyLog, replica: LogReplica, chain_of: ChainMaker, author: Author
 ) -> None:
     chain = chain_of(replica.state)
     first = chain.entries[0].entry
@@ -85,7 +129,7 @@ def test_a_direct_append_in_the_middle_ends_the_rest(
 
 
 def test_a_rival_before_the_batch_ends_all_of_it(
-    log: FaultyLog, replica: Replica, chain_of: ChainMaker, author: Author
+    log: FaultyLog, replica: LogReplica, chain_of: ChainMaker, author: Author
 ) -> None:
     log.plan(Fault(before={0: author.entry(replica.state, Noop()).data}))
     assert commit(log, replica, chain_of(replica.state)).fates == (LOST,) * 3
@@ -93,7 +137,7 @@ def test_a_rival_before_the_batch_ends_all_of_it(
 
 
 def test_settling_makes_late_entries_harmless(
-    log: FaultyLog, replica: Replica, chain_of: ChainMaker, author: Author
+    log: FaultyLog, replica: LogReplica, chain_of: ChainMaker, author: Author
 ) -> None:
     log.plan(Fault(late=frozenset({1, 2})))
     chain = chain_of(replica.state)
@@ -107,7 +151,7 @@ def test_settling_makes_late_entries_harmless(
 
 
 def test_settling_finds_what_arrived_meanwhile(
-    log: FaultyLog, replica: Replica, chain_of: ChainMaker, author: Author
+    log: FaultyLog, replica: LogReplica, chain_of: ChainMaker, author: Author
 ) -> None:
     log.plan(Fault(late=frozenset({0, 1, 2})))
     chain = chain_of(replica.state)
@@ -118,7 +162,7 @@ def test_settling_finds_what_arrived_meanwhile(
     assert replica.state.epoch == 4
 
 
-def test_the_deadline_tells_what_is_open(log: FaultyLog, replica: Replica, chain_of: ChainMaker) -> None:
+def test_the_deadline_tells_what_is_open(log: FaultyLog, replica: LogReplica, chain_of: ChainMaker) -> None:
     log.plan(*[Fault(lost=frozenset({0, 1, 2}))] * 50)
     with pytest.raises(FateOpen, match="fate of 3 entries after epoch 1"):
         commit(log, replica, chain_of(replica.state), timeout_s=0.1, resend_s=QUICK_S)

@@ -22,13 +22,13 @@ from ringlog.log.delays import COMMIT, DELAY, DROP, HOLD, PROPAGATION, Match, Ru
 from ringlog.log.delays_control import MemoryDelays
 from ringlog.log.errors import LogUnavailable, WaitTimedOut
 from ringlog.log.memory import MemoryLog
-from ringlog.log.replica import Replica
-from ringlog.protocol.fates import Chain, Fate
+from ringlog.log.replica import LogReplica
+from ringlog.protocol.fates import EntryChain, Fate
 from ringlog.runtime.clock import ManualClock
 from ringlog.runtime.draw import SeededDraw
 from ringlog.wire.entries import EncodedEntry
 
-ChainMaker = Callable[..., Chain]
+ChainMaker = Callable[..., EntryChain]
 
 READERS = ("one", "two", "three")
 QUICK_S = 0.02
@@ -43,18 +43,18 @@ class World:
         self.truth = MemoryLog()
         self.control = MemoryDelays()
         self.clock = ManualClock()
-        self._open: list[Replica] = []
+        self._open: list[LogReplica] = []
         self.plain = self.replica_of(self.truth)
         found(self.truth, self.plain, "tests", clock=ManualClock(), draw=SeededDraw(b"founder"))
 
     def log(self, participant: str, patience_s: float = 0.0) -> DelayableLog:
         return DelayableLog(self.truth, self.control, participant, clock=self.clock, patience_s=patience_s)
 
-    def replica(self, participant: str) -> Replica:
+    def replica(self, participant: str) -> LogReplica:
         return self.replica_of(self.log(participant))
 
-    def replica_of(self, log: Any) -> Replica:
-        self._open.append(Replica(log).start())
+    def replica_of(self, log: Any) -> LogReplica:
+        self._open.append(LogReplica(log).start())
         return self._open[-1]
 
     def hold(self, where: str = PROPAGATION, to: tuple[str, ...] = (), **match: Any) -> Rule:
@@ -89,7 +89,7 @@ def test_a_held_entry_and_all_behind_it_are_kept_from_those_who_are_named(world:
     held = world.control.await_held("r", "node-n1")
     assert (held.kind, held.offset, held.behind, held.where) == ("TakeOver", 2, 1, PROPAGATION)
     assert held.request_id == chain.entries[1].entry.request_id
-    assert (slow.state.epoch, slow.position) == (2, 2), "what came before it is there"
+    assert slow.wait_for(lambda state: (state.epoch, slow.position) == (2, 2), 10, "what came before it")
     world.append(*chain_of(quick.state, Noop()).entries)
     assert quick.read_barrier().epoch == 5
     assert slow.state.epoch == 2
@@ -153,7 +153,7 @@ def test_an_epoch_is_the_one_that_an_entry_makes_and_not_its_place(world: World,
     world.truth.gap(2)
     world.append(two, three)
     assert world.control.await_held("r").offset == 8
-    assert replica.state.epoch == 2
+    assert replica.wait_for(lambda state: state.epoch == 2, 10, "what came before it")
     world.control.release("r")
     assert replica.read_barrier().epoch == 4
 

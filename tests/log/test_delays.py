@@ -12,7 +12,7 @@ import pytest
 
 from ringlog.kernel.commands.cluster import Noop
 from ringlog.kernel.commands.operations import AdvanceOperation, CancelOperation
-from ringlog.kernel.outcome import Entry, Unreadable
+from ringlog.kernel.outcome import Entry, UnreadableEntry
 from ringlog.kernel.state import EMPTY_STATE
 from ringlog.kernel.values import Command
 from ringlog.log.author import Author
@@ -22,7 +22,7 @@ from ringlog.log.delays import (
     DROP,
     HOLD,
     PROPAGATION,
-    Held,
+    HeldEntry,
     Match,
     Rule,
     rule_from_json,
@@ -65,8 +65,8 @@ def test_all_fields_that_are_given_must_fit(match: Match, command: Command, fits
 
 
 def test_what_is_no_entry_fits_only_a_rule_for_everything() -> None:
-    assert Match().fits(Unreadable("torn"), lambda: None)
-    assert not Match(submitter="*").fits(Unreadable("torn"), lambda: None)
+    assert Match().fits(UnreadableEntry("torn"), lambda: None)
+    assert not Match(submitter="*").fits(UnreadableEntry("torn"), lambda: None)
 
 
 def test_a_rule_is_what_its_text_says() -> None:
@@ -161,7 +161,7 @@ def test_a_file_that_is_no_rule_is_obeyed_by_nobody_and_told_of(tmp_path: Path) 
 
 def test_what_is_held_is_told_by_those_who_still_run(tmp_path: Path) -> None:
     control = FolderDelays(tmp_path)
-    held = Held("node-n1", "a", PROPAGATION, "Noop", "id", 7, 2, 1_700_000_000_000_000)
+    held = HeldEntry("node-n1", "a", PROPAGATION, "Noop", "id", 7, 2, 1_700_000_000_000_000)
     control.report("node-n1-1", [held])
     assert FolderDelays(tmp_path).held() == (held,)
     assert control.await_held("a", "node-n1") == held

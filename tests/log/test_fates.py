@@ -10,7 +10,7 @@ from ringlog.kernel.fold import fold
 from ringlog.kernel.outcome import OutcomeKind
 from ringlog.kernel.state import EMPTY_STATE, ClusterState
 from ringlog.log.author import Author
-from ringlog.protocol.fates import Chain, Fate, all_final, fates, open_entries
+from ringlog.protocol.fates import EntryChain, Fate, all_final, fates, open_entries
 from ringlog.runtime.clock import ManualClock
 from ringlog.runtime.draw import SeededDraw
 from ringlog.wire.entries import EncodedEntry
@@ -45,14 +45,14 @@ RIVALS = [noops(folded(BASE, MINE[:place]), 1)[0] for place in range(4)]
 
 
 def test_open_while_nothing_arrived_and_applied_in_order() -> None:
-    chain = Chain(BASE.epoch, tuple(MINE))
+    chain = EntryChain(BASE.epoch, tuple(MINE))
     assert fates(BASE, chain) == (Fate.OPEN,) * 4
     assert fates(folded(BASE, MINE[:2]), chain) == (Fate.APPLIED, Fate.APPLIED, Fate.OPEN, Fate.OPEN)
     assert open_entries(chain, fates(folded(BASE, MINE[:2]), chain)) == tuple(MINE[2:])
 
 
 def test_seen_as_stale_is_no_fate() -> None:
-    chain = Chain(BASE.epoch, tuple(MINE[:2]))
+    chain = EntryChain(BASE.epoch, tuple(MINE[:2]))
     after = fold(BASE, MINE[1].entry)
     assert after.outcome.kind is OutcomeKind.STALE
     assert fates(after.state, chain) == (Fate.OPEN, Fate.OPEN)
@@ -60,7 +60,7 @@ def test_seen_as_stale_is_no_fate() -> None:
 
 
 def test_a_rival_in_the_middle_ends_the_rest() -> None:
-    chain = Chain(BASE.epoch, tuple(MINE))
+    chain = EntryChain(BASE.epoch, tuple(MINE))
     state = folded(BASE, [MINE[0], RIVALS[1], MINE[1], MINE[2], MINE[3]])
     assert fates(state, chain) == (Fate.APPLIED, Fate.LOST, Fate.LOST, Fate.LOST)
 
@@ -68,14 +68,14 @@ def test_a_rival_in_the_middle_ends_the_rest() -> None:
 def test_a_founding_entry_has_the_empty_state_as_base() -> None:
     one, other = (AUTHOR.entry(EMPTY_STATE, InitializeCluster(name)) for name in ("one", "other"))
     state = folded(EMPTY_STATE, [one, other])
-    assert fates(EMPTY_STATE, Chain(0, (other,))) == (Fate.OPEN,)
-    assert fates(state, Chain(0, (one,))) == (Fate.APPLIED,)
-    assert fates(state, Chain(0, (other,))) == (Fate.LOST,)
+    assert fates(EMPTY_STATE, EntryChain(0, (other,))) == (Fate.OPEN,)
+    assert fates(state, EntryChain(0, (one,))) == (Fate.APPLIED,)
+    assert fates(state, EntryChain(0, (other,))) == (Fate.LOST,)
 
 
 def test_a_fate_that_left_the_history_is_final_and_unknown() -> None:
     start = founded(history_entries=100)
-    chain = Chain(start.epoch, tuple(noops(start, 1)))
+    chain = EntryChain(start.epoch, tuple(noops(start, 1)))
     state = folded(folded(start, list(chain.entries)), noops(folded(start, list(chain.entries)), 120))
     assert fates(state, chain) == (Fate.FORGOTTEN,)
     assert all_final(fates(state, chain))
@@ -84,7 +84,7 @@ def test_a_fate_that_left_the_history_is_final_and_unknown() -> None:
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 3)), max_size=14))
 def test_final_fates_never_change_and_tell_the_truth(arrivals: list[tuple[bool, int]]) -> None:
-    chain = Chain(BASE.epoch, tuple(MINE))
+    chain = EntryChain(BASE.epoch, tuple(MINE))
     state, before, applied = BASE, fates(BASE, chain), set()
     for ours, place in arrivals:
         encoded = MINE[place] if ours else RIVALS[place]

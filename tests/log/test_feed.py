@@ -17,8 +17,8 @@ from ringlog.log.author import Author
 from ringlog.log.errors import LogForked
 from ringlog.log.feed import Feed
 from ringlog.log.folding import FoldedRecord, Start, follow
-from ringlog.log.port import LogRecord, Tail
-from ringlog.log.replica import Replica
+from ringlog.log.port import LogRecord, LogTail
+from ringlog.log.replica import LogReplica
 from tests.log.faulty import FaultyLog
 
 Write = Callable[[int], None]
@@ -48,7 +48,7 @@ def all_of(log: FaultyLog) -> list[FoldedRecord]:
         tail.close()
 
 
-def read_up(replica: Replica) -> ClusterState:
+def read_up(replica: LogReplica) -> ClusterState:
     """All that is in the log is folded, and followers have heard of it."""
     state = replica.read_barrier()
     assert replica.counts
@@ -65,7 +65,7 @@ def test_every_record_after_the_epoch_comes_once_and_in_order(
     log: FaultyLog, write: Write, epoch: int, kept_max: int
 ) -> None:
     write(40)
-    replica = Replica(log)
+    replica = LogReplica(log)
     feed = Feed(replica, epoch, kept_max)
     with replica:
         read_up(replica)
@@ -82,7 +82,7 @@ def test_every_record_after_the_epoch_comes_once_and_in_order(
 @pytest.mark.parametrize("seed", range(4))
 def test_a_reader_of_any_pace_misses_nothing(log: FaultyLog, write: Write, seed: int) -> None:
     draw = random.Random(seed)
-    replica = Replica(log)
+    replica = LogReplica(log)
     feed = Feed(replica, 0, 4)
     taken: list[FoldedRecord] = []
     with replica:
@@ -96,7 +96,7 @@ def test_a_reader_of_any_pace_misses_nothing(log: FaultyLog, write: Write, seed:
 
 
 def test_who_keeps_up_folds_nothing_twice(log: FaultyLog, write: Write) -> None:
-    replica = Replica(log)
+    replica = LogReplica(log)
     feed = Feed(replica, 0)
     with replica:
         for _ in range(10):
@@ -108,7 +108,7 @@ def test_who_keeps_up_folds_nothing_twice(log: FaultyLog, write: Write) -> None:
 
 def test_of_a_long_backlog_little_is_kept(log: FaultyLog, write: Write) -> None:
     write(300)
-    replica = Replica(log)
+    replica = LogReplica(log)
     Feed(replica, 0, 10)
     with replica:
         read_up(replica)
@@ -118,7 +118,7 @@ def test_of_a_long_backlog_little_is_kept(log: FaultyLog, write: Write) -> None:
 
 def test_the_feed_of_an_epoch_to_come_has_no_state_yet(log: FaultyLog, write: Write) -> None:
     write(3)
-    replica = Replica(log)
+    replica = LogReplica(log)
     feed = Feed(replica, 9)
     with replica:
         read_up(replica)
@@ -129,7 +129,7 @@ def test_the_feed_of_an_epoch_to_come_has_no_state_yet(log: FaultyLog, write: Wr
 class SlowTail:
     """Needs three polls until its first record is there, as a new connection to a broker far away does."""
 
-    def __init__(self, inner: Tail) -> None:
+    def __init__(self, inner: LogTail) -> None:
         self._inner = inner
         self._polls = 0
 
@@ -145,7 +145,7 @@ def test_who_is_behind_gets_on_although_a_new_connection_is_slow(
     log: FaultyLog, write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(300)
-    replica = Replica(log)
+    replica = LogReplica(log)
     feed = Feed(replica, 0, 10)
     with replica:
         read_up(replica)
@@ -160,7 +160,7 @@ def test_who_is_behind_gets_on_although_a_new_connection_is_slow(
 
 def test_two_histories_are_not_joined(log: FaultyLog, write: Write) -> None:
     write(5)
-    replica = Replica(log)
+    replica = LogReplica(log)
     feed = Feed(replica, 0)
     with replica:
         read_up(replica)

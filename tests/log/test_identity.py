@@ -21,7 +21,7 @@ from ringlog.log.errors import LogDamaged, LogReplaced, LogTruncated, ReplicaHal
 from ringlog.log.identity import ClusterRecords, Recorded, RecordFile, Seen, Topic, load_record, save_record
 from ringlog.log.memory import MemoryLog, MemoryTail
 from ringlog.log.port import LogRecord
-from ringlog.log.replica import Replica
+from ringlog.log.replica import LogReplica
 from ringlog.runtime.clock import ManualClock
 from ringlog.runtime.draw import SeededDraw
 
@@ -38,21 +38,21 @@ class World:
         self.log = log or MemoryLog("shop.metadata")
         self.log.kafka = kafka
         self.seed = seed
-        with Replica(self.log) as replica:
+        with LogReplica(self.log) as replica:
             draw = SeededDraw(seed)
             found(self.log, replica, "shop", {"history_entries": history}, clock=ManualClock(), draw=draw)
         self.cluster_id = founded_as(self.log)
 
     def grow(self, entries: int, seed: bytes = b"others") -> None:
         """Somebody appends so many."""
-        with Replica(self.log) as replica:
+        with LogReplica(self.log) as replica:
             author = DirectAuthor(self.log, replica, "others", ManualClock(), SeededDraw(seed))
             for _ in range(entries):
                 assert isinstance(author.submit(Noop()), AppliedResult)
 
     def read(self, memory: Path | ClusterRecords | None = None, **options: object) -> str:
         """The code of the halt of a reader that reads all, or nothing."""
-        replica = Replica(self.log, record=memory, watch_s=WATCH_S, **options)  # type: ignore[arg-type]
+        replica = LogReplica(self.log, record=memory, watch_s=WATCH_S, **options)  # type: ignore[arg-type]
         try:
             with replica:
                 replica.read_barrier(10)
@@ -146,7 +146,7 @@ def test_the_halt_names_the_file_the_epoch_and_both_states(world: World, tmp_pat
     assert known is not None
     world.log.truncate(5)
     world.grow(10, seed=b"after the power cut")
-    with Replica(world.log, record=record) as replica, pytest.raises(ReplicaHalted) as caught:
+    with LogReplica(world.log, record=record) as replica, pytest.raises(ReplicaHalted) as caught:
         replica.read_barrier()
     assert replica.state.epoch == known.epoch - 1, "it stands before what it cannot believe"
     assert f"epoch {known.epoch} was {known.state_id}, says {record}" in str(caught.value)
@@ -155,7 +155,7 @@ def test_the_halt_names_the_file_the_epoch_and_both_states(world: World, tmp_pat
 def test_what_others_remember_is_compared_too(world: World) -> None:
     """A node's folder and its journal know epochs of their own."""
     world.grow(8)
-    with Replica(world.log) as replica:
+    with LogReplica(world.log) as replica:
         ids = {entry.epoch: entry.state_id for entry in replica.read_barrier().history}
     assert world.read(seen=[Seen(4, ids[4], "a node"), Seen(9, ids[9], "its journal")]) == ""
     assert world.read(seen=[Seen(4, ids[4], "a node"), Seen(9, ids[8], "its journal")]) == "log_forked"
@@ -166,7 +166,7 @@ def test_a_log_that_was_emptied_and_founded_anew_is_another_history(world: World
     assert world.read(records) == ""
     other = World(seed=b"another founder")
     other.grow(5)
-    with Replica(other.log) as replica:
+    with LogReplica(other.log) as replica:
         replica.read_barrier()
     other.log._identity = world.log.identity()
     assert other.read(records) == "log_forked"
@@ -185,7 +185,7 @@ def test_a_record_of_0_1_0_is_read_and_made_complete(world: World, tmp_path: Pat
 # --------------------------------------------------------------------------------------------- while it runs
 
 
-def halt_of(replica: Replica) -> str:
+def halt_of(replica: LogReplica) -> str:
     with pytest.raises(ReplicaHalted) as caught:
         replica.wait_for(lambda _: None, 10, "its halt")
     return caught.value.code
@@ -193,7 +193,7 @@ def halt_of(replica: Replica) -> str:
 
 def test_a_running_replica_halts_when_the_log_loses_its_beginning(world: World) -> None:
     world.grow(8)
-    with Replica(world.log, watch_s=WATCH_S) as replica:
+    with LogReplica(world.log, watch_s=WATCH_S) as replica:
         replica.read_barrier()
         world.log.delete_before(4)
         assert halt_of(replica) == "log_truncated"
@@ -226,11 +226,11 @@ def test_a_running_replica_that_slept_through_the_cut_halts(noise: int) -> None:
     assert isinstance(log, Unseen)
     world.grow(8 - noise)
     log.append([b"no entry"] * noise)
-    with Replica(log, watch_s=WATCH_S) as replica:
+    with LogReplica(log, watch_s=WATCH_S) as replica:
         replica.read_barrier()
         branch = MemoryLog("shop.metadata")
         branch.append([record.data for record in log._records[:2]])
-        with Replica(branch) as other:
+        with LogReplica(branch) as other:
             author = DirectAuthor(branch, other, "others", ManualClock(), SeededDraw(b"after the power cut"))
             for _ in range(10):
                 author.submit(Noop())
@@ -258,7 +258,7 @@ def test_entries_of_an_author_that_lies_halt_nobody() -> None:
     assert isinstance(log, Watched)
     world.grow(3)
     log.looks.clear()
-    with Replica(log, watch_s=WATCH_S) as replica:
+    with LogReplica(log, watch_s=WATCH_S) as replica:
         state = replica.read_barrier()
         liar = Author("liar", ManualClock(), SeededDraw(b"liar"))
         one = liar.entry(state, Noop())
@@ -294,7 +294,7 @@ def test_a_topic_made_again_on_the_same_kafka_halts_and_says_how_to_go_on(tmp_pa
     assert one.read(records(tmp_path)) == ""
     file = tmp_path / f"shop.{one.cluster_id}.validator.json"
     with pytest.raises(LogReplaced) as caught:
-        Replica(two.log, record=records(tmp_path)).start()
+        LogReplica(two.log, record=records(tmp_path)).start()
     said = str(caught.value)
     assert "was deleted and made again on this Kafka" in said
     assert all(what in said for what in (str(file), one.cluster_id, one.log.identity(), two.log.identity()))
@@ -307,7 +307,7 @@ def test_a_topic_made_again_and_not_founded_halts_too(tmp_path: Path) -> None:
     empty.kafka = HERE
     assert one.read(records(tmp_path)) == ""
     with pytest.raises(LogReplaced):
-        Replica(empty, record=records(tmp_path)).start()
+        LogReplica(empty, record=records(tmp_path)).start()
 
 
 def test_a_copy_of_the_log_on_another_kafka_halts(tmp_path: Path) -> None:
@@ -315,7 +315,7 @@ def test_a_copy_of_the_log_on_another_kafka_halts(tmp_path: Path) -> None:
     assert one.read(records(tmp_path)) == ""
     one.log.replace()
     one.log.kafka = THERE
-    with Replica(one.log, record=records(tmp_path)) as replica, pytest.raises(ReplicaHalted) as caught:
+    with LogReplica(one.log, record=records(tmp_path)) as replica, pytest.raises(ReplicaHalted) as caught:
         replica.read_barrier()
     assert caught.value.code == "log_replaced"
     assert "is a copy on another Kafka" in str(caught.value)
@@ -326,7 +326,7 @@ def test_a_file_of_0_1_0_belongs_to_the_topic_that_it_names(tmp_path: Path) -> N
     legacy = tmp_path / "shop.validator.json"
     legacy.write_text(json.dumps({"topic_id": one.log.identity(), "position": 1}))
     with pytest.raises(LogReplaced, match="it was made again, or this is another Kafka"):
-        Replica(two.log, record=records(tmp_path)).start()
+        LogReplica(two.log, record=records(tmp_path)).start()
     assert one.read(records(tmp_path)) == ""
     assert not legacy.exists(), "its cluster's own file takes its place"
     assert two.read(records(tmp_path)) == ""

@@ -15,7 +15,7 @@ from ringlog.log.errors import LogUnavailable, ReplicaHalted
 from ringlog.log.memory import MemoryLog
 from ringlog.log.port import LogRecord
 from ringlog.log.replay import Replay, catch_up
-from ringlog.log.replica import Replica
+from ringlog.log.replica import LogReplica
 from ringlog.runtime.clock import ManualClock
 from ringlog.runtime.draw import SeededDraw
 
@@ -55,7 +55,7 @@ class SlowLog(MemoryLog):
 class Hours:
     """A clock that a test moves; each record takes ``each_s``, and there is a look in the middle of that."""
 
-    def __init__(self, log: SlowLog, replica: Replica, each_s: float) -> None:
+    def __init__(self, log: SlowLog, replica: LogReplica, each_s: float) -> None:
         self.log, self.replica, self.each_s = log, replica, each_s
         self.now = 0.0
         self.looks = 0
@@ -74,7 +74,7 @@ class Hours:
 def test_a_replay_has_no_deadline_while_it_gets_on() -> None:
     log = SlowLog()
     told: list[Replay] = []
-    with Replica(log) as replica:
+    with LogReplica(log) as replica:
         hours = Hours(log, replica, SILENCE_S - 1)
         state = catch_up(replica, silence_s=SILENCE_S, look=hours.look, tell=told.append, clock=hours)
         assert state.epoch == ENTRIES
@@ -89,7 +89,7 @@ def test_a_replay_has_no_deadline_while_it_gets_on() -> None:
 
 def test_silence_ends_the_wait_and_what_was_folded_is_kept() -> None:
     log = SlowLog()
-    with Replica(log) as replica:
+    with LogReplica(log) as replica:
         log.give(4)
         replica.wait_for(lambda _: replica.position == 4, 10, "four records")
         hours = Hours(log, replica, 0.0)
@@ -109,14 +109,14 @@ def test_a_short_replay_is_not_worth_a_word() -> None:
     log = SlowLog()
     log.give(ENTRIES)
     told: list[Replay] = []
-    with Replica(log) as replica:
+    with LogReplica(log) as replica:
         assert catch_up(replica, tell=told.append, clock=lambda: 0.0).epoch == ENTRIES
     assert told == []
 
 
 def test_who_waits_hears_of_a_halt() -> None:
     log = SlowLog()
-    with Replica(log, watch_s=0.01) as replica:
+    with LogReplica(log, watch_s=0.01) as replica:
         log.give(2)
         log.replace()
         with pytest.raises(ReplicaHalted, match="log_replaced"):
@@ -138,7 +138,7 @@ def test_a_client_that_met_silence_goes_on_where_it_was() -> None:
 def test_a_client_can_be_a_guest_of_a_replica() -> None:
     log = SlowLog()
     log.give(ENTRIES)
-    with Replica(log) as replica:
+    with LogReplica(log) as replica:
         guest = Client("", "c", logs=Logs(log, MemoryLog("q"), MemoryLog("r")), replica=replica)
         assert guest.start().replica is replica
         guest.close()
@@ -156,6 +156,6 @@ def test_a_wait_for_a_replay_can_be_given_up() -> None:
         stopping.set()
         raise Stopped
 
-    with Replica(SlowLog()) as replica, pytest.raises(Stopped):
+    with LogReplica(SlowLog()) as replica, pytest.raises(Stopped):
         catch_up(replica, look=look)
     assert stopping.is_set()

@@ -13,7 +13,7 @@ from ringlog.kernel.commands.cluster import InitializeCluster, Noop
 from ringlog.kernel.decoding import decode_state
 from ringlog.kernel.encoding import command_digest, digest, encode
 from ringlog.kernel.fold import fold
-from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, UnknownCommand, Unreadable
+from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, UnknownCommand, UnreadableEntry
 from ringlog.kernel.state import EMPTY_STATE, ClusterState
 from ringlog.log.author import Author
 from ringlog.log.errors import (
@@ -30,37 +30,37 @@ from ringlog.log.folding import Start
 from ringlog.log.identity import Seen
 from ringlog.log.memory import MemoryLog
 from ringlog.log.port import LOOKUP_TIMEOUT_S, LogRecord
-from ringlog.log.replica import Replica
-from ringlog.protocol.fates import Chain
+from ringlog.log.replica import LogReplica
+from ringlog.protocol.fates import EntryChain
 from ringlog.runtime.clock import ManualClock
 from ringlog.runtime.draw import SeededDraw
 from ringlog.wire.entries import encode_entry
 from tests.log.faulty import FaultyLog
 
-ChainMaker = Callable[..., Chain]
+ChainMaker = Callable[..., EntryChain]
 WATCH_S = 0.05
 
 
-def halt_of(replica: Replica) -> ReplicaHalted:
+def halt_of(replica: LogReplica) -> ReplicaHalted:
     with pytest.raises(ReplicaHalted) as caught:
         replica.wait_for(lambda _: None, 10, "its halt")
     assert replica.halted is not None
     return caught.value
 
 
-def test_the_state_is_the_fold_of_the_log(log: FaultyLog, replica: Replica, chain_of: ChainMaker) -> None:
+def test_the_state_is_the_fold_of_the_log(log: FaultyLog, replica: LogReplica, chain_of: ChainMaker) -> None:
     log.append([encoded.data for encoded in chain_of(replica.state).entries])
     log.append([b"", b"no envelope"])
     state = replica.read_barrier()
     assert state.epoch == 4
     assert replica.position == log.end_offset() == 6
     assert replica.counts[OutcomeKind.UNREADABLE] == 2
-    with Replica(log) as second:
+    with LogReplica(log) as second:
         assert digest(second.read_barrier()) == digest(state)
 
 
 def test_a_barrier_waits_for_the_position_and_not_for_records(
-    log: FaultyLog, replica: Replica, chain_of: ChainMaker
+    log: FaultyLog, replica: LogReplica, chain_of: ChainMaker
 ) -> None:
     inner = log._inner
     assert isinstance(inner, MemoryLog)
@@ -70,13 +70,15 @@ def test_a_barrier_waits_for_the_position_and_not_for_records(
     assert replica.position == 5
 
 
-def test_waits_say_what_they_wait_for(replica: Replica) -> None:
+def test_waits_say_what_they_wait_for(replica: LogReplica) -> None:
     with pytest.raises(WaitTimedOut, match=r"waited 0\.0 s for epoch 99 \(the replica is at epoch 1") as caught:
         replica.wait_for(lambda state: state.epoch >= 99, 0.01, "epoch 99")
     assert caught.value.what == "epoch 99"
 
 
-def test_a_wait_ends_with_the_state_that_it_waited_for(log: FaultyLog, replica: Replica, chain_of: ChainMaker) -> None:
+def test_a_wait_ends_with_the_state_that_it_waited_for(
+    log: FaultyLog, replica: LogReplica, chain_of: ChainMaker
+) -> None:
     chain = chain_of(replica.state)
     got: list[int] = []
     waiter = threading.Thread(
@@ -91,7 +93,7 @@ def test_a_wait_ends_with_the_state_that_it_waited_for(log: FaultyLog, replica: 
     assert got == [4]
 
 
-def test_a_stopped_replica_ends_its_waits(log: FaultyLog, replica: Replica) -> None:
+def test_a_stopped_replica_ends_its_waits(log: FaultyLog, replica: LogReplica) -> None:
     errors: list[Exception] = []
 
     def wait() -> None:
@@ -106,14 +108,14 @@ def test_a_stopped_replica_ends_its_waits(log: FaultyLog, replica: Replica) -> N
     waiter.join(10)
     assert len(errors) == 1
     with pytest.raises(ReplicaStopped):
-        Replica(log).read_barrier()
+        LogReplica(log).read_barrier()
 
 
-def test_followers_hear_of_every_record_in_order(log: FaultyLog, replica: Replica, chain_of: ChainMaker) -> None:
+def test_followers_hear_of_every_record_in_order(log: FaultyLog, replica: LogReplica, chain_of: ChainMaker) -> None:
     heard: list[tuple[int, int, OutcomeKind, int]] = []
 
     def follow(
-        before: ClusterState, after: ClusterState, item: Entry | Unreadable, outcome: Outcome, offset: int
+        before: ClusterState, after: ClusterState, item: Entry | UnreadableEntry, outcome: Outcome, offset: int
     ) -> None:
         assert after is fold(before, item).state or outcome.kind is OutcomeKind.APPLIED
         assert replica.state is after
@@ -131,7 +133,7 @@ def test_followers_hear_of_every_record_in_order(log: FaultyLog, replica: Replic
     assert heard == [(1, 2, applied, 1), (2, 2, duplicate, 2), (2, 3, applied, 3)]
 
 
-def test_a_follower_that_fails_halts_the_replica(log: FaultyLog, replica: Replica, chain_of: ChainMaker) -> None:
+def test_a_follower_that_fails_halts_the_replica(log: FaultyLog, replica: LogReplica, chain_of: ChainMaker) -> None:
     def fail(*_: object) -> None:
         raise RuntimeError("lost its way")
 
@@ -141,7 +143,30 @@ def test_a_follower_that_fails_halts_the_replica(log: FaultyLog, replica: Replic
     assert (error.code, error.detail) == ("replica_failed", "RuntimeError: lost its way")
 
 
-def test_an_entry_of_a_later_release_halts_before_it(log: FaultyLog, replica: Replica, author: Author) -> None:
+def test_who_waits_hears_of_a_halt_before_the_log_does(
+    log: FaultyLog, replica: LogReplica, chain_of: ChainMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A renderer that shows a state in a traceback takes seconds on a busy machine."""
+    halted: list[bool] = []
+    written = threading.Event()
+
+    class Slow:
+        def error(self, _: str, **_details: object) -> None:
+            halted.append(replica.halted is not None)
+
+        def exception(self, _: str, **_details: object) -> None:
+            halted.append(replica.halted is not None)
+            written.set()
+
+    monkeypatch.setattr("ringlog.log.replica.log", Slow())
+    replica.subscribe(lambda *_: 1 // 0)
+    log.append([chain_of(replica.state, Noop()).entries[0].data])
+    halt_of(replica)
+    assert written.wait(10)
+    assert halted == [True, True]
+
+
+def test_an_entry_of_a_later_release_halts_before_it(log: FaultyLog, replica: LogReplica, author: Author) -> None:
     known = author.entry(replica.state, Noop()).entry
     payload = b"\x02"
     later = Entry(
@@ -164,15 +189,15 @@ def test_an_entry_of_a_later_release_halts_before_it(log: FaultyLog, replica: Re
     assert (replica.state.epoch, replica.position) == (1, 1)
 
 
-def test_another_cluster_than_the_configured_one_halts(log: FaultyLog, replica: Replica) -> None:
-    with Replica(log, cluster_id=replica.state.cluster_id) as same:
+def test_another_cluster_than_the_configured_one_halts(log: FaultyLog, replica: LogReplica) -> None:
+    with LogReplica(log, cluster_id=replica.state.cluster_id) as same:
         assert same.read_barrier().epoch == 1
-    with Replica(log, cluster_id="00000000-0000-4000-8000-000000000000") as other:
+    with LogReplica(log, cluster_id="00000000-0000-4000-8000-000000000000") as other:
         assert halt_of(other).code == "cluster_mismatch"
         assert other.state is EMPTY_STATE
 
 
-def test_who_founded_is_known(replica: Replica) -> None:
+def test_who_founded_is_known(replica: LogReplica) -> None:
     assert replica.founder is not None
     assert (replica.founder.submitter, replica.founder.offset) == ("founder", 0)
     assert replica.founder.cluster_id == replica.state.cluster_id
@@ -186,7 +211,7 @@ def filled() -> tuple[MemoryLog, Author]:
 
 def test_another_topic_under_the_same_name_halts() -> None:
     log, _ = filled()
-    with Replica(log, watch_s=WATCH_S) as replica:
+    with LogReplica(log, watch_s=WATCH_S) as replica:
         replica.read_barrier()
         log.replace()
         assert halt_of(replica).code == "log_replaced"
@@ -194,7 +219,7 @@ def test_another_topic_under_the_same_name_halts() -> None:
 
 def test_a_shorter_log_halts() -> None:
     log, _ = filled()
-    with Replica(log, watch_s=WATCH_S) as replica:
+    with LogReplica(log, watch_s=WATCH_S) as replica:
         replica.read_barrier()
         log.truncate(2)
         assert halt_of(replica).code == "log_truncated"
@@ -205,13 +230,13 @@ def test_a_log_without_its_beginning_is_refused() -> None:
     log, _ = filled()
     log.delete_before(1)
     with pytest.raises(LogTruncated, match="begins at offset 1"):
-        Replica(log).start()
+        LogReplica(log).start()
 
 
 def test_what_was_recorded_is_compared_after_a_restart(tmp_path: Path) -> None:
     log, _ = filled()
     record = tmp_path / "deep" / "metadata.json"
-    with Replica(log, record=record) as replica:
+    with LogReplica(log, record=record) as replica:
         replica.read_barrier()
         state = replica.state
     assert json.loads(record.read_text()) == {
@@ -225,22 +250,22 @@ def test_what_was_recorded_is_compared_after_a_restart(tmp_path: Path) -> None:
     }
     log.truncate(2)
     with pytest.raises(LogTruncated, match="ends at offset 2, read were 3"):
-        Replica(log, record=record).start()
+        LogReplica(log, record=record).start()
     log.append([b"3", b"4"])
-    with Replica(log, record=record) as replica:
+    with LogReplica(log, record=record) as replica:
         replica.read_barrier()
     log.replace()
     with pytest.raises(LogReplaced):
-        Replica(log, record=record).start()
+        LogReplica(log, record=record).start()
     record.write_text("{}")
     with pytest.raises(LogDamaged, match="no record of a topic"):
-        Replica(log, record=record).start()
+        LogReplica(log, record=record).start()
 
 
 def test_a_replica_that_is_killed_before_it_has_read_everything_forgets_nothing(tmp_path: Path) -> None:
     log, _ = filled()
     record = tmp_path / "metadata.json"
-    with Replica(log, record=record) as replica:
+    with LogReplica(log, record=record) as replica:
         replica.read_barrier()
     known = record.read_text()
 
@@ -251,13 +276,13 @@ def test_a_replica_that_is_killed_before_it_has_read_everything_forgets_nothing(
             return [], position
 
     log.__class__ = Silent
-    with Replica(log, record=record, watch_s=0.01) as replica:
+    with LogReplica(log, record=record, watch_s=0.01) as replica:
         assert record.read_text() == known
         assert replica.position == 0
     assert record.read_text() == known
     log.truncate(2)
     with pytest.raises(LogTruncated, match="ends at offset 2, read were 3"):
-        Replica(log, record=record).start()
+        LogReplica(log, record=record).start()
 
 
 def test_a_record_that_comes_after_the_halt_is_not_folded() -> None:
@@ -279,7 +304,7 @@ def test_a_record_that_comes_after_the_halt_is_not_folded() -> None:
         encoded = author.entry(state, command)
         state = fold(state, encoded.entry).state
         log.append([encoded.data])
-    with Replica(log, watch_s=WATCH_S) as replica:
+    with LogReplica(log, watch_s=WATCH_S) as replica:
         assert asked.wait(10)
         log.replace()
         assert halt_of(replica).code == "log_replaced"
@@ -304,7 +329,7 @@ def test_a_topic_that_is_missing_for_a_moment_is_no_reason_to_halt() -> None:
     log = Flickering()
     author = Author("me", ManualClock(), SeededDraw(b"x"))
     log.append([author.entry(EMPTY_STATE, InitializeCluster("c")).data])
-    with Replica(log, watch_s=0.01) as replica:
+    with LogReplica(log, watch_s=0.01) as replica:
         while log.looks <= 10:
             assert replica.read_barrier(10).epoch == 1
         assert replica.halted is None
@@ -328,7 +353,7 @@ def test_a_topic_seen_missing_before_and_after_a_silence_is_no_reason_to_halt(mo
     log = Asleep()
     author = Author("me", ManualClock(), SeededDraw(b"x"))
     log.append([author.entry(EMPTY_STATE, InitializeCluster("c")).data])
-    with Replica(log, watch_s=0.01) as replica:
+    with LogReplica(log, watch_s=0.01) as replica:
         while log.looks <= 26 and replica.halted is None:
             assert replica.read_barrier(10).epoch == 1
         assert replica.halted is None
@@ -350,20 +375,20 @@ def test_a_topic_that_told_its_id_is_there_although_its_end_is_not_known(monkeyp
     log = Endless()
     author = Author("me", ManualClock(), SeededDraw(b"x"))
     log.append([author.entry(EMPTY_STATE, InitializeCluster("c")).data])
-    with Replica(log, watch_s=0.01) as replica:
+    with LogReplica(log, watch_s=0.01) as replica:
         assert replica.read_barrier(10).epoch == 1
         log.started = True
         assert replica.wait_for(lambda _: log.looks >= 30 or replica.halted is not None, 10, "looks") is True
         assert replica.halted is None
 
 
-def test_a_replica_goes_on_from_a_stored_state(log: FaultyLog, replica: Replica, chain_of: ChainMaker) -> None:
+def test_a_replica_goes_on_from_a_stored_state(log: FaultyLog, replica: LogReplica, chain_of: ChainMaker) -> None:
     data = [encoded.data for encoded in chain_of(replica.state, *[Noop()] * 6).entries]
     log.append(data[:3])
     stored = Start(decode_state(encode(replica.read_barrier())), replica.position)
     log.append(data[3:])
     heard: list[int] = []
-    later = Replica(log, start=stored, cluster_id=stored.state.cluster_id)
+    later = LogReplica(log, start=stored, cluster_id=stored.state.cluster_id)
     later.subscribe(lambda _before, after, _item, _outcome, _offset: heard.append(after.epoch))
     with later:
         assert digest(later.read_barrier()) == digest(replica.read_barrier())
@@ -373,24 +398,24 @@ def test_a_replica_goes_on_from_a_stored_state(log: FaultyLog, replica: Replica,
 
 
 def test_a_log_that_lacks_its_beginning_is_enough_for_a_state_behind_it(
-    log: FaultyLog, replica: Replica, monkeypatch: pytest.MonkeyPatch
+    log: FaultyLog, replica: LogReplica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stored = Start(replica.state, replica.position)
     replica.stop()
     monkeypatch.setattr(log, "begin_offset", lambda: 1)
-    with Replica(log, start=stored) as later:
+    with LogReplica(log, start=stored) as later:
         assert later.read_barrier() == stored.state
     with pytest.raises(LogTruncated, match="begins at offset 1"):
-        Replica(log).start()
+        LogReplica(log).start()
 
 
-def test_a_stored_state_that_is_not_of_this_log_halts(log: FaultyLog, replica: Replica) -> None:
+def test_a_stored_state_that_is_not_of_this_log_halts(log: FaultyLog, replica: LogReplica) -> None:
     stored = Start(replica.state, replica.position)
     with pytest.raises(LogTruncated, match="ends at offset 1"):
-        Replica(log, start=Start(replica.state, 9)).start()
-    with Replica(log, start=stored, cluster_id="another") as later:
+        LogReplica(log, start=Start(replica.state, 9)).start()
+    with LogReplica(log, start=stored, cluster_id="another") as later:
         assert halt_of(later).code == "cluster_mismatch"
-    with Replica(log, start=stored, seen=[Seen(1, "another", "a test")]) as later:
+    with LogReplica(log, start=stored, seen=[Seen(1, "another", "a test")]) as later:
         assert halt_of(later).code == "log_forked"
-    with Replica(log, start=stored, seen=[Seen(1, replica.state.state_id, "a test")]) as later:
+    with LogReplica(log, start=stored, seen=[Seen(1, replica.state.state_id, "a test")]) as later:
         assert later.read_barrier() is stored.state

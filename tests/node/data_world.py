@@ -21,13 +21,13 @@ from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.state import ClusterState, Operation
 from ringlog.kernel.values import Command, Replication, StreamReport
 from ringlog.log.memory import MemoryLog
-from ringlog.log.replica import Replica
+from ringlog.log.replica import LogReplica
 from ringlog.node.data_server import DataServer
 from ringlog.node.holder import Holder
 from ringlog.node.pull import Puller
 from ringlog.node.register_host import RegisterHost
 from ringlog.node.tries import Tries
-from ringlog.protocol.coordinator_core import Known, propose
+from ringlog.protocol.coordinator_core import CoordinatorView, propose
 from ringlog.runtime.clock import SystemClock
 from ringlog.wire.data import PAGE_BYTES_MAX
 from ringlog.wire.records import NodeAck
@@ -95,7 +95,7 @@ class DataWorld:
         self.page_bytes = page_bytes
         self.nodes: dict[int, DataNode] = {}
         self.log = MemoryLog("tests.metadata")
-        self.replica = Replica(self.log).start()
+        self.replica = LogReplica(self.log).start()
         found(self.log, self.replica, "tests")
         self.author = DirectAuthor(self.log, self.replica, "tester")
         self.coordinator = Coordinator(self.replica, "dc1", self.find)
@@ -145,7 +145,7 @@ class DataWorld:
         """Whatever the coordinator agent would do now, on the acknowledgements that there are."""
         self.clock_us += 60_000_000
         acks = {each.id: each.ack() for each in self.nodes.values() if each.is_up}
-        for proposal in propose(Known(self.state, acks, self.state.epoch, self.clock_us)):
+        for proposal in propose(CoordinatorView(self.state, acks, self.state.epoch, self.clock_us)):
             self.author.submit(proposal.command)
         for each in self.nodes.values():
             each.follow()

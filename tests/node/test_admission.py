@@ -18,7 +18,7 @@ from ringlog.node.holder import KEPT, NOT_MINE, Holder
 from ringlog.node.peek import plain
 from ringlog.wire.records import Cell, Mutation, encode_mutation
 from ringlog_cdc.decisions import context_of, table_of
-from ringlog_cdc.routing import Rows, route
+from ringlog_cdc.routing import MutationColumns, route
 from ringlog_cdc.verdicts import CODES, NO_OPERATION, OPERATION_CODES, ROUTED, SKIPPED
 from tests.node.world import APPENDED, cluster, name_of, write
 
@@ -61,10 +61,10 @@ writes = st.builds(
 )
 
 
-def columns(found: list[Mutation]) -> Rows:
+def columns(found: list[Mutation]) -> MutationColumns:
     """The writes as the pipeline hands them to its routing."""
     known = [[part or b"" for part in m.partition_key] for m in found]
-    return Rows(
+    return MutationColumns(
         readable=np.ones(len(found), dtype=bool),
         foreign=np.array([m.cluster_id not in (None, STATE.cluster_id) for m in found]),
         names=pa.array([f"{m.keyspace}.{m.table}" for m in found]),

@@ -13,7 +13,16 @@ from ringlog.client import plans
 from ringlog.client.coordinator import Coordinator
 from ringlog.client.direct import DirectAuthor
 from ringlog.client.errors import RequestTimedOut
-from ringlog.client.plans import Access, Answer, Level, Plan, Request, Satisfied, Waiting, is_of_this_log
+from ringlog.client.plans import (
+    Access,
+    Answer,
+    AwaitedAnswers,
+    ClientRequest,
+    Level,
+    RequestPlan,
+    Satisfied,
+    is_of_this_log,
+)
 from ringlog.kernel.commands.cluster import Noop
 from ringlog.kernel.commands.keyspaces import DropKeyspace
 from ringlog.kernel.fold import fold
@@ -21,11 +30,11 @@ from ringlog.kernel.history import contradicts, state_id_at
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Command
 from ringlog.log.memory import MemoryLog
-from ringlog.log.replica import Replica
+from ringlog.log.replica import LogReplica
 from ringlog.node.errors import NodeFailed
 from ringlog.node.journal import recover
 from ringlog.node.register_host import RegisterHost
-from ringlog.wire.cells import Cell, Key, key_of
+from ringlog.wire.cells import Key, RegisterCell, key_of
 from ringlog.wire.data import (
     BAD_CELL,
     BAD_EPOCH,
@@ -104,7 +113,7 @@ def read_of(node: DataNode, state: ClusterState, key: Key = KEY) -> ReadReply:
     )
 
 
-def write_of(node: DataNode, state: ClusterState, key: Key, cell: Cell, epoch: int | None = None) -> str:
+def write_of(node: DataNode, state: ClusterState, key: Key, cell: RegisterCell, epoch: int | None = None) -> str:
     """The refusal of a write that was planned on ``state``."""
     at = state.epoch if epoch is None else epoch
     request = WriteRequest(state.cluster_id, node.id, at, state.state_id, key, cell)
@@ -121,15 +130,15 @@ def test_a_request_from_a_future_that_the_log_does_not_have_changes_nothing(worl
     before = node.host.value
     lost = invented(world.state, DropKeyspace("ks"), *[Noop()] * 20)
     assert read_of(node, lost) == ReadReply(node.id, before.state.epoch, BEHIND)
-    assert write_of(node, lost, KEY, Cell(9, b"x")) == BEHIND
+    assert write_of(node, lost, KEY, RegisterCell(9, b"x")) == BEHIND
     assert node.host.value.durable == before.durable
-    assert world.coordinator.read("ks", NAME).cell == Cell(1, b"acknowledged")
+    assert world.coordinator.read("ks", NAME).cell == RegisterCell(1, b"acknowledged")
     for _ in range(25):  # the log goes past the epoch that was invented
         world.submit(Noop())
     assert world.state.epoch > lost.epoch
-    assert world.coordinator.read("ks", NAME).cell == Cell(1, b"acknowledged")
+    assert world.coordinator.read("ks", NAME).cell == RegisterCell(1, b"acknowledged")
     node.stop()
-    assert dict(recover(node.folder)[0].cells) == {KEY: Cell(1, b"acknowledged")}
+    assert dict(recover(node.folder)[0].cells) == {KEY: RegisterCell(1, b"acknowledged")}
 
 
 def test_a_plan_of_another_history_is_refused_once_the_log_shows_it(world: DataWorld) -> None:
@@ -139,13 +148,13 @@ def test_a_plan_of_another_history_is_refused_once_the_log_shows_it(world: DataW
     assert other.epoch == world.state.epoch
     refused = ReadReply(node.id, world.state.epoch, OTHER_HISTORY, state_id=world.state.state_id)
     assert read_of(node, other) == refused
-    assert write_of(node, other, KEY, Cell(9, b"x")) == OTHER_HISTORY
+    assert write_of(node, other, KEY, RegisterCell(9, b"x")) == OTHER_HISTORY
     stream = (other.epoch, other.state_id, "n2", "join-1", "simple:1", ((0, 1),))
     assert page_of(node, "Stream", StreamRequest(other.cluster_id, node.id, *stream, None)).refused == OTHER_HISTORY
     assert page_of(node, "StreamRows", RowsRequest(other.cluster_id, node.id, *stream, (), None)).refused == (
         OTHER_HISTORY
     )
-    assert read_of(node, world.state).cell == Cell(1, b"acknowledged")
+    assert read_of(node, world.state).cell == RegisterCell(1, b"acknowledged")
 
 
 def test_a_client_of_another_log_gets_nothing_and_is_told_why(world: DataWorld) -> None:
@@ -154,7 +163,7 @@ def test_a_client_of_another_log_gets_nothing_and_is_told_why(world: DataWorld) 
     other = MemoryLog(world.log.name)
     other.append([record.data for record in records])
     world.submit(Noop())
-    with Replica(other) as replica:
+    with LogReplica(other) as replica:
         replica.read_barrier()
         DirectAuthor(other, replica, "elsewhere").submit(Noop())
         assert replica.state.epoch == world.state.epoch
@@ -165,17 +174,17 @@ def test_a_client_of_another_log_gets_nothing_and_is_told_why(world: DataWorld) 
             ):
                 with pytest.raises(RequestTimedOut, match="n1 other_history"):
                     ask()
-    assert world.coordinator.read("ks", NAME).cell == Cell(1, b"acknowledged")
+    assert world.coordinator.read("ks", NAME).cell == RegisterCell(1, b"acknowledged")
 
 
 def test_an_answer_of_another_history_is_no_answer(world: DataWorld) -> None:
     node = world.nodes[1]
     other = invented(world.state, Noop())
     answer = Answer(node.id, other.epoch, state_id=other.state_id)
-    made = plans.plan(world.state, Request("ks", KEY.token, Access.READ, Level.QUORUM, ""))
-    assert isinstance(made, Plan)
+    made = plans.plan(world.state, ClientRequest("ks", KEY.token, Access.READ, Level.QUORUM, ""))
+    assert isinstance(made, RequestPlan)
     assert made.state_id == world.state.state_id
-    assert plans.count(made, [answer], world.state) == Waiting((), other.epoch)
+    assert plans.count(made, [answer], world.state) == AwaitedAnswers((), other.epoch)
     assert is_of_this_log(answer, world.state), "nobody can tell yet"
     world.submit(Noop())
     assert not is_of_this_log(answer, world.state)
@@ -189,7 +198,7 @@ def test_registers_are_never_served_under_another_log(tmp_path: Path, world: Dat
     node = next(iter(common.nodes))
     host = RegisterHost(node, tmp_path / "alone")
     host.adopt(common)
-    host.write(KEY, Cell(1, b"v"), common.epoch)
+    host.write(KEY, RegisterCell(1, b"v"), common.epoch)
     host.adopt(lost)
     assert not host.value.durable.cells
     with pytest.raises(NodeFailed, match="restore the log, or replace this node"):
@@ -220,22 +229,22 @@ def test_the_history_tells_as_long_as_it_remembers(world: DataWorld) -> None:
 def test_a_token_that_is_not_the_names_is_refused_and_poisons_no_stream(world: DataWorld) -> None:
     one = world.nodes[1]
     bad = Key("ks", 12_345, b"whatever")
-    assert write_of(one, world.state, bad, Cell(1, b"v")) == BAD_TOKEN
+    assert write_of(one, world.state, bad, RegisterCell(1, b"v")) == BAD_TOKEN
     assert read_of(one, world.state, bad).refused == BAD_TOKEN
     two = world.begin(2)
     world.drive(world.ask_join(2, 2**62), "finished")
     assert two.tries.told() == ()
-    assert world.coordinator.read("ks", NAME).cell == Cell(1, b"acknowledged")
+    assert world.coordinator.read("ks", NAME).cell == RegisterCell(1, b"acknowledged")
 
 
 def test_sizes_and_signs_are_checked_where_a_request_comes_in(world: DataWorld) -> None:
     node, state = world.nodes[1], world.state
     long = key_of("ks", b"k" * (KEY_BYTES_MAX + 1))
     assert read_of(node, state, long).refused == TOO_LARGE
-    assert write_of(node, state, long, Cell(1, b"v")) == TOO_LARGE
-    assert write_of(node, state, KEY, Cell(1, b"v" * (VALUE_BYTES_MAX + 1))) == TOO_LARGE
-    assert write_of(node, state, KEY, Cell(1, b"v", deleted=True)) == BAD_CELL
-    assert write_of(node, state, KEY, Cell(1, b"v"), epoch=-1) == BAD_EPOCH
+    assert write_of(node, state, long, RegisterCell(1, b"v")) == TOO_LARGE
+    assert write_of(node, state, KEY, RegisterCell(1, b"v" * (VALUE_BYTES_MAX + 1))) == TOO_LARGE
+    assert write_of(node, state, KEY, RegisterCell(1, b"v", deleted=True)) == BAD_CELL
+    assert write_of(node, state, KEY, RegisterCell(1, b"v"), epoch=-1) == BAD_EPOCH
     assert read_of(node, state, key_of("none", b"k")).refused == "not_member"
 
 

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from ringlog.kernel.ring.ranges import Range, in_range
 from ringlog.kernel.values import TOKEN_MAX
 from ringlog.node import tree
-from ringlog.node.cells import Cells, Excerpt, are_sound, bytes_of, bytes_of_cell, cell_of, key_of, newest_of
+from ringlog.node.cells import CellMap, Excerpt, are_sound, bytes_of, bytes_of_cell, cell_of, key_of, newest_of
 from ringlog.node.packed import joined, packed, unpacked
 from ringlog.node.spans import LOWEST, NOWHERE, WHOLE, Spans
 from ringlog.node.tree import Inner, Leaf, Node
-from ringlog.wire.cells import Cell, Key, newest, rank
+from ringlog.wire.cells import Key, RegisterCell, newest, rank
 from ringlog.wire.data import JournalRecord, pack
 from ringlog.wire.errors import WireError
 
@@ -24,7 +24,7 @@ KEYSPACES = ("a", "ab", "b", "\u00e9")
 TOKENS = st.sampled_from((LOWEST, LOWEST + 1, -3, -2, -1, 0, 1, 2, 3, TOKEN_MAX - 1, TOKEN_MAX))
 NAMES = st.binary(max_size=2) | st.just(b"\0" * 9)
 KEYS = st.builds(Key, st.sampled_from(KEYSPACES), TOKENS, NAMES)
-CELLS = st.builds(Cell, st.sampled_from((-(2**63), -1, 0, 1, 2**63 - 1)), st.binary(max_size=2), st.booleans())
+CELLS = st.builds(RegisterCell, st.sampled_from((-(2**63), -1, 0, 1, 2**63 - 1)), st.binary(max_size=2), st.booleans())
 RANGES = st.lists(st.tuples(TOKENS, TOKENS), max_size=3)
 PARTS = st.dictionaries(st.sampled_from(KEYSPACES), RANGES, max_size=3)
 WRITES = st.dictionaries(KEYS, CELLS, max_size=8)
@@ -43,7 +43,7 @@ def plain_parts(parts: dict[str, list[Range]], key: Key) -> bool:
     return any(in_range(key.token, start, end) for start, end in parts.get(key.keyspace, ()))
 
 
-def ordered(held: dict[Key, Cell]) -> list[tuple[Key, Cell]]:
+def ordered(held: dict[Key, RegisterCell]) -> list[tuple[Key, RegisterCell]]:
     return sorted(held.items(), key=lambda one: (one[0].keyspace, one[0].token, one[0].name))
 
 
@@ -68,9 +68,9 @@ def check(node: Node, low: bytes = b"", high: bytes | None = None, is_root: bool
 
 @settings(max_examples=120)
 @given(STEPS)
-def test_any_steps_give_what_a_dictionary_gives(steps: list[dict[Key, Cell] | list[Key] | Spans]) -> None:
-    cells, held = Cells(), dict[Key, Cell]()
-    before: list[tuple[Cells, dict[Key, Cell]]] = []
+def test_any_steps_give_what_a_dictionary_gives(steps: list[dict[Key, RegisterCell] | list[Key] | Spans]) -> None:
+    cells, held = CellMap(), dict[Key, RegisterCell]()
+    before: list[tuple[CellMap, dict[Key, RegisterCell]]] = []
     for step in steps:
         before.append((cells, dict(held)))
         if isinstance(step, dict):
@@ -114,13 +114,13 @@ def test_spans_hold_the_tokens_of_their_ranges(parts: dict[str, list[Range]], ke
 @settings(max_examples=80)
 @given(WRITES, WRITES, PARTS, st.lists(st.integers(1, 4), min_size=1, max_size=8))
 def test_a_list_in_pages_goes_on_after_any_break(
-    first: dict[Key, Cell], later: dict[Key, Cell], parts: dict[str, list[Range]], pages: list[int]
+    first: dict[Key, RegisterCell], later: dict[Key, RegisterCell], parts: dict[str, list[Range]], pages: list[int]
 ) -> None:
-    cells, spans = Cells().with_newest(first.items()), Spans(parts)
-    got: dict[Key, Cell] = {}
+    cells, spans = CellMap().with_newest(first.items()), Spans(parts)
+    got: dict[Key, RegisterCell] = {}
     last: Key | None = None
     for number in range(40):
-        source: Iterator[tuple[Key, Cell]] = Excerpt(cells, spans).after(last)
+        source: Iterator[tuple[Key, RegisterCell]] = Excerpt(cells, spans).after(last)
         page = [one for one, _ in zip(source, range(pages[number % len(pages)]), strict=False)]
         if not page:
             break
@@ -136,7 +136,7 @@ def test_a_list_in_pages_goes_on_after_any_break(
 
 
 @given(st.lists(KEYS, min_size=2, max_size=6), st.lists(CELLS, min_size=2, max_size=2))
-def test_byte_strings_ascend_as_keys_do_and_come_back(keys: list[Key], cells: list[Cell]) -> None:
+def test_byte_strings_ascend_as_keys_do_and_come_back(keys: list[Key], cells: list[RegisterCell]) -> None:
     assert [key_of(data) for data in sorted(map(bytes_of, keys))] == sorted(keys)
     one, other = (bytes_of_cell(cell) for cell in cells)
     assert (cell_of(one), cell_of(other)) == tuple(cells)
@@ -144,7 +144,9 @@ def test_byte_strings_ascend_as_keys_do_and_come_back(keys: list[Key], cells: li
 
 
 @given(WRITES, st.data())
-def test_packed_cells_come_back_and_anything_else_is_told(written: dict[Key, Cell], data: st.DataObject) -> None:
+def test_packed_cells_come_back_and_anything_else_is_told(
+    written: dict[Key, RegisterCell], data: st.DataObject
+) -> None:
     record = JournalRecord(epoch=3, cells=tuple(written.items()), gone=(("a", -5, 7),), ended=("join-1",))
     payload = packed(record)
     for whole in (payload, pack(record)):  # as an earlier release wrote it

@@ -23,8 +23,8 @@ from ringlog.kernel.operations.stages import FINISHED, PUBLISH_CDC_GENERATION, W
 from ringlog.kernel.values import Command, DatacenterReplication, Replication
 from ringlog.node.cells import Excerpt
 from ringlog.node.journal import recover
-from ringlog.node.registers import Fetch
-from ringlog.wire.cells import Cell, Key, key_of
+from ringlog.node.registers import RegisterFetch
+from ringlog.wire.cells import Key, RegisterCell, key_of
 from ringlog.wire.data import (
     BAD_STREAM,
     FOREIGN_CLUSTER,
@@ -67,7 +67,7 @@ def write(world: DataWorld, name: bytes, timestamp: int, level: Level = Level.QU
     told = world.coordinator.write(
         "ks", name, b"v%d" % timestamp, timestamp=timestamp, level=level, timeout_s=timeout_s
     )
-    assert told.cell == Cell(timestamp, b"v%d" % timestamp)
+    assert told.cell == RegisterCell(timestamp, b"v%d" % timestamp)
 
 
 def held(world: DataWorld, number: int, name: bytes) -> int | None:
@@ -90,7 +90,7 @@ def test_each_level_writes_and_reads_and_tells_how(world: DataWorld) -> None:
         assert told.epoch == told.plan.epoch == world.state.epoch
         until(lambda now=timestamp: all(held(world, n, b"k") == now for n in (1, 2, 3)), "all replicas to have it")
         read = world.coordinator.read("ks", b"k", level=level)
-        assert read.cell == Cell(timestamp, b"x")
+        assert read.cell == RegisterCell(timestamp, b"x")
         assert read.repair is None
 
 
@@ -100,7 +100,7 @@ def test_a_delete_wins_over_a_value_of_the_same_time_and_an_older_write_over_not
     write(world, b"k", 5)
     world.coordinator.write("ks", b"k", None, timestamp=5)
     world.coordinator.write("ks", b"k", b"late", timestamp=4)
-    assert world.coordinator.read("ks", b"k", level=Level.ALL).cell == Cell(5, b"", True)
+    assert world.coordinator.read("ks", b"k", level=Level.ALL).cell == RegisterCell(5, b"", True)
 
 
 def test_one_replica_down_and_back_is_repaired_by_reading(world: DataWorld) -> None:
@@ -114,9 +114,9 @@ def test_one_replica_down_and_back_is_repaired_by_reading(world: DataWorld) -> N
     assert held(world, 3, b"k") == 1, "what was on its disk"
     assert world.nodes[3].host.start == 2
     read = world.coordinator.read("ks", b"k", level=Level.ALL)
-    assert read.cell == Cell(3, b"v3"), "nobody promised that the write that timed out would not be seen"
+    assert read.cell == RegisterCell(3, b"v3"), "nobody promised that the write that timed out would not be seen"
     world.nodes[1].stop()
-    assert world.coordinator.read("ks", b"k").cell == Cell(3, b"v3")
+    assert world.coordinator.read("ks", b"k").cell == RegisterCell(3, b"v3")
     world.nodes[2].stop()
     with pytest.raises(RequestTimedOut):
         world.coordinator.read("ks", b"k", timeout_s=0.5)
@@ -124,7 +124,7 @@ def test_one_replica_down_and_back_is_repaired_by_reading(world: DataWorld) -> N
 
 def test_a_read_brings_what_it_found_to_a_quorum_before_it_answers(world: DataWorld) -> None:
     three(world)
-    key, cell = key_of("ks", b"k"), Cell(9, b"new")
+    key, cell = key_of("ks", b"k"), RegisterCell(9, b"new")
     host = world.nodes[2].host
     assert host.write(key, cell, world.state.epoch).epoch == world.state.epoch
     world.nodes[3].stop()
@@ -174,7 +174,7 @@ def test_a_stream_goes_on_where_it_was_after_either_side_is_killed(
         pages = threading.Semaphore(3)
         kept = joiner.host.receive_page
 
-        def slow(fetch: Fetch, cells: dict[Key, Cell]) -> bool:
+        def slow(fetch: RegisterFetch, cells: dict[Key, RegisterCell]) -> bool:
             return pages.acquire(timeout=0.05) and kept(fetch, cells)
 
         joiner.host.receive_page = slow  # type: ignore[method-assign]
@@ -188,7 +188,7 @@ def test_a_stream_goes_on_where_it_was_after_either_side_is_killed(
         asked: list[Key | None] = []
         listed = Excerpt.after
 
-        def noted(cells: Excerpt, after: Key | None = None) -> Iterator[tuple[Key, Cell]]:
+        def noted(cells: Excerpt, after: Key | None = None) -> Iterator[tuple[Key, RegisterCell]]:
             asked.append(after)
             return listed(cells, after)
 
@@ -198,7 +198,7 @@ def test_a_stream_goes_on_where_it_was_after_either_side_is_killed(
         assert len(joiner.host.value.durable.cells) >= some
         world.drive(operation, FINISHED)
         assert asked == [mark]
-        assert {world.coordinator.read("ks", name).cell for name in names} == {Cell(1, b"v1")}
+        assert {world.coordinator.read("ks", name).cell for name in names} == {RegisterCell(1, b"v1")}
     finally:
         world.close()
 
@@ -218,11 +218,11 @@ def test_a_stream_that_needs_more_than_one_calls_time_is_not_in_vain(
         kept, asked, tick = joiner.host.receive_page, [0], threading.Event()
         pages = joiner.puller._pages
 
-        def slow(fetch: Fetch, cells: dict[Key, Cell]) -> bool:
+        def slow(fetch: RegisterFetch, cells: dict[Key, RegisterCell]) -> bool:
             tick.wait(0.1)
             return kept(fetch, cells)
 
-        def noted(fetch: Fetch) -> Iterator[StreamPage]:
+        def noted(fetch: RegisterFetch) -> Iterator[StreamPage]:
             asked[0] += 1
             return pages(fetch)
 
@@ -262,7 +262,7 @@ def test_a_source_that_stays_away_is_asked_so_often_then_an_operator_decides(tmp
         assert world.state.operations[operation].stage == WRITE_BOTH_READ_OLD
         world.submit(RetryOperation(operation, "the source knows it now"))
         world.drive(operation, FINISHED)
-        assert world.coordinator.read("ks", b"k").cell == Cell(1, b"v1")
+        assert world.coordinator.read("ks", b"k").cell == RegisterCell(1, b"v1")
     finally:
         world.close()
 
@@ -335,7 +335,7 @@ def refusals(world: DataWorld) -> None:
     assert read(cluster, two, 2).refused == NOT_MEMBER
     assert read(cluster, one, 2) == ReadReply(two, epoch, WRONG_NODE)
     assert read("00000000-0000-7000-8000-000000000001", one, 1).refused == FOREIGN_CLUSTER
-    request = WriteRequest(cluster, two, epoch, state_id, key, Cell(1, b""))
+    request = WriteRequest(cluster, two, epoch, state_id, key, RegisterCell(1, b""))
     for method in ("Write", "Repair"):
         assert unpack(WriteReply, call(world, 2, method, pack(request))).refused == NOT_MEMBER
     stream = StreamRequest(cluster, one, epoch, state_id, two, "join-1", "simple:3", ((0, 1),), None)
@@ -404,12 +404,12 @@ def test_levels_of_several_datacenters(tmp_path: Path) -> None:
         with Coordinator(world.replica, "dc2", world.find) as elsewhere:
             write(world, b"k", 1, Level.EACH_QUORUM)
             told = elsewhere.read("ks", b"k", level=Level.LOCAL_QUORUM)
-            assert told.cell == Cell(1, b"v1")
+            assert told.cell == RegisterCell(1, b"v1")
             assert {answer.node for answer in told.answers} == {world.nodes[3].id, world.nodes[4].id}
             for number in (3, 4):
                 world.nodes[number].stop()
             write(world, b"k", 2, Level.LOCAL_QUORUM)
-            assert world.coordinator.read("ks", b"k", level=Level.LOCAL_QUORUM).cell == Cell(2, b"v2")
+            assert world.coordinator.read("ks", b"k", level=Level.LOCAL_QUORUM).cell == RegisterCell(2, b"v2")
             for level in (Level.EACH_QUORUM, Level.QUORUM):
                 with pytest.raises(RequestTimedOut, match="n3, n4"):
                     write(world, b"k", 3, level, timeout_s=0.4)

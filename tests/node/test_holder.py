@@ -13,12 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ringlog.kernel.commands.operations import CancelOperation
-from ringlog.kernel.commands.schema import CreateTable, DropTable
+from ringlog.kernel.commands.schema import AlterTable, CreateTable, DropTable
 from ringlog.kernel.operations.stages import FINISHED, WRITE_BOTH_READ_OLD
+from ringlog.kernel.ring.murmur3 import token_of
 from ringlog.kernel.state import ClusterState
-from ringlog.kernel.values import CdcOptions, Column, StreamReport
-from ringlog.node.holder import Fetch, Holder, NotReady, NotServed, Snapshot
-from ringlog.node.store import Version
+from ringlog.kernel.values import CdcOptions, Column, ColumnRename, StreamReport
+from ringlog.node.holder import Holder, NotReady, NotServed, RowFetch, Snapshot
+from ringlog.node.memory_rows import MemoryRows
+from ringlog.node.merge import merged
+from ringlog.node.store import RowVersion
 from ringlog.wire.records import Cell, Mutation, decode_mutation, encode_mutation
 from tests.kernel.entries import applied, uuid
 from tests.node.world import APPENDED, TABLE, begin_join, cluster, name_of, replicas, step, write
@@ -33,12 +36,18 @@ class Node:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.fetches: list[tuple[Fetch, Snapshot | None]] = []
+        self.fetches: list[tuple[RowFetch, Snapshot | None]] = []
         self.restart()
 
-    def restart(self) -> None:
-        self.holder = Holder(self.name)
-        self.holder.positions.update(dict.fromkeys(range(PARTITIONS), 0))
+    def restart(self, lost: int | None = None) -> None:
+        """Begin anew without the last commits; or without any rows, to read the topic from its beginning."""
+        if lost is None:
+            self.store = MemoryRows()
+        else:
+            self.store.crash(lost)
+        self.holder = Holder(self.name, self.store)
+        for partition in range(PARTITIONS):
+            self.holder.positions.setdefault(partition, 0)
         self.fetches = []
 
     def adopt(self, state: ClusterState) -> None:
@@ -95,7 +104,11 @@ class World:
 
     def restart(self) -> None:
         if self.dice.random() < 0.3:
-            self.dice.choice(list(self.nodes.values())).restart()
+            node = self.dice.choice(list(self.nodes.values()))
+            node.restart(self.dice.randrange(node.store.unsynced + 1) if self.dice.random() < 0.7 else None)
+
+    def commit(self) -> None:
+        self.dice.choice(list(self.nodes.values())).holder.commit(sync=self.dice.random() < 0.3)
 
     def stream(self) -> None:
         """Ask for a snapshot, or hand one over that has been under way for a while."""
@@ -132,6 +145,8 @@ class World:
         for node in self.nodes.values():
             node.adopt(self.dice.choice(self.states[-2:]))
         if all(node.holder.state.epoch >= found.stage_epoch for node in self.nodes.values()):
+            for node in self.nodes.values():
+                node.holder.commit(sync=True)  # as before each acknowledgement
             reports: tuple[StreamReport, ...] = ()
             if found.stage == WRITE_BOTH_READ_OLD:
                 report = self.nodes[JOINER].holder.reports.get(self.operation)
@@ -165,7 +180,10 @@ class World:
 @given(st.integers(0, 2**64), st.sampled_from([1, 2, 3]))
 def test_every_node_ends_with_the_rows_that_a_plain_model_gives_it(seed: int, factor: int) -> None:
     world = World(random.Random(seed), factor)
-    moves: list[Callable[[], None]] = [world.write, world.write, world.consume, world.learn, world.step, world.stream]
+    moves: list[Callable[[], None]] = [
+        *(world.write, world.write, world.consume, world.commit),
+        *(world.learn, world.step, world.stream),
+    ]
     for _ in range(150):
         world.dice.choice([*moves, world.restart])()
     world.settle()
@@ -200,7 +218,7 @@ def streaming_join() -> tuple[ClusterState, dict[str, Node], str]:
     return state, nodes, operation
 
 
-def answer(node: Node, fetch: Fetch) -> Snapshot:
+def answer(node: Node, fetch: RowFetch) -> Snapshot:
     return node.holder.snapshot(fetch.operation, fetch.replication, fetch.ranges, dict(fetch.positions))
 
 
@@ -271,7 +289,7 @@ def test_reads_are_answered_by_read_replicas_only_and_not_before_the_node_is_rea
     for fetch in joiner.adopt(state):
         nodes[fetch.source].adopt(state)
         joiner.receive(fetch, answer(nodes[fetch.source], fetch))
-    held: Version = joiner.store.versions(WHOLE_RING)[0]
+    held: RowVersion = joiner.store.versions(WHOLE_RING)[0]
     with pytest.raises(NotServed, match="read replica"):
         joiner.read(TABLE, held.partition_key)
     loser = next(n.holder for n in nodes.values() if n.name != JOINER and n.holder.store.partition(*_place(held)))
@@ -290,8 +308,8 @@ def test_reads_are_answered_by_read_replicas_only_and_not_before_the_node_is_rea
         joiner.read("shop.none", held.partition_key)
 
 
-def _place(version: Version) -> tuple[str, bytes]:
-    return version.table, version.partition_key
+def _place(version: RowVersion) -> tuple[str, int, bytes]:
+    return version.table, version.token, version.partition_key
 
 
 def test_what_a_record_says_of_itself_decides_where_its_row_lies() -> None:
@@ -335,6 +353,37 @@ def test_cells_are_looked_at_where_the_table_has_a_rule_for_them() -> None:
     for tags, verdict in ((None, "kept"), (b"no set", "bad_change")):
         mutation = write("k", 1, table="tagged", cells=(Cell("tags", tags),))
         assert holder.judge(encode_mutation(mutation), APPENDED) == verdict
+
+
+def test_cells_stay_with_their_column_whatever_it_is_called() -> None:
+    state, holder = cluster((0,), factor=1), Holder(name_of(1))
+
+    def put(number: int, at: int, operation: str = "UPDATE", **cells: bytes) -> str:
+        holder.adopt(state)
+        named = tuple(Cell(name, value) for name, value in cells.items())
+        write_ = write("k", number, APPENDED + at, operation=operation, cells=named)
+        return holder.judge(encode_mutation(write_), APPENDED)
+
+    def seen() -> dict[int, dict[str, bytes]]:
+        holder.adopt(state)
+        versions = holder.store.partition(TABLE, token_of(b"k"), b"k")
+        live = merged([decode_mutation(one.value) for one in versions], holder.shape(TABLE), APPENDED)
+        return {
+            int.from_bytes(row.clustering_key[0] or b""): {cell.column: cell.value for cell in row.cells}
+            for row in live.rows
+        }
+
+    assert put(1, 1, note=b"1", other=b"1") == put(2, 1, other=b"1") == put(3, 1, "INSERT", other=b"1") == "kept"
+    renamed = (ColumnRename("note", "text"),)
+    state = applied(state, AlterTable("shop", "orders", drop_columns=("other",), rename_columns=renamed))
+    assert seen() == {1: {"text": b"1"}, 3: {}}, "a row that has but cells of a dropped column is none"
+    assert put(1, 2, note=b"2") == "unknown_column"
+    assert put(2, 2, text=b"2") == "kept"
+    again = (Column("other", "text"), Column("note", "text"))
+    state = applied(state, AlterTable("shop", "orders", again))
+    assert seen() == {1: {"text": b"1"}, 2: {"text": b"2"}, 3: {}}
+    assert put(3, 3, other=b"3", note=b"3", text=b"3") == "kept"
+    assert seen()[3] == {"other": b"3", "note": b"3", "text": b"3"}
 
 
 def test_rows_of_a_table_go_with_it_though_another_one_of_its_name_comes_at_once() -> None:

@@ -17,11 +17,11 @@ from ringlog.node.frames import HEAD_BYTES, JournalDamaged, Sealer, scan
 from ringlog.node.image import Folding, Image, fold, records_of
 from ringlog.node.journal import COMPACT_BYTES, IMAGE, JOURNAL, Journal, Pause, recover, write_image
 from ringlog.node.packed import packed
-from ringlog.wire.cells import Cell, Key, key_of
+from ringlog.wire.cells import Key, RegisterCell, key_of
 from ringlog.wire.data import JournalRecord, StreamMark
 
 KEYS = [Key("ks", token, b"k%d" % token) for token in range(4)]
-CELLS = st.builds(Cell, st.integers(0, 5), st.binary(max_size=8), st.booleans())
+CELLS = st.builds(RegisterCell, st.integers(0, 5), st.binary(max_size=8), st.booleans())
 OPERATIONS = st.sampled_from(["op1", "op2"])
 MARKS = st.builds(StreamMark, OPERATIONS, st.just("n1"), st.just("simple:3"), st.sampled_from(KEYS))
 SPANS = st.tuples(st.sampled_from(["ks", "other"]), st.integers(0, 2), st.integers(2, 4))
@@ -44,9 +44,9 @@ def folded(records: list[JournalRecord]) -> Image:
     return image
 
 
-def plain(records: list[JournalRecord]) -> dict[Key, Cell]:
+def plain(records: list[JournalRecord]) -> dict[Key, RegisterCell]:
     """The cells by the letter, with nothing of the code under test."""
-    held: dict[Key, Cell] = {}
+    held: dict[Key, RegisterCell] = {}
     for record in records:
         for key in record.dropped:
             held.pop(key, None)
@@ -182,7 +182,7 @@ def test_what_was_there_before_the_file_had_its_name_is_never_a_torn_end() -> No
 
 
 def put(journal: Kept, name: bytes, value: bytes) -> None:
-    appended(journal, [JournalRecord(cells=((key_of("ks", name), Cell(1, value)),))])
+    appended(journal, [JournalRecord(cells=((key_of("ks", name), RegisterCell(1, value)),))])
 
 
 @pytest.mark.parametrize("what", ["journal", "own journal", "sprayed", "random"])
@@ -224,7 +224,10 @@ def test_files_of_the_first_format_are_read_and_registers_with_foreign_tokens_dr
     folder = Path(shutil.copytree(FIRST, tmp_path / "cells"))
     with capture_logs() as logs:
         image, number, _ = recover(folder)
-    assert dict(image.cells) == {key_of("ks", b"kept"): Cell(1, b"one"), key_of("ks", b"later"): Cell(2, b"two")}
+    assert dict(image.cells) == {
+        key_of("ks", b"kept"): RegisterCell(1, b"one"),
+        key_of("ks", b"later"): RegisterCell(2, b"two"),
+    }
     assert (image.epoch, image.state_id, image.start, number) == (7, "", 2, 2)
     assert dict(image.marks) == {("join-1", "n1", "simple:3"): key_of("ks", b"later")}
     told = [(line["file"], line["count"]) for line in logs if line["event"] == "registers dropped"]
@@ -257,7 +260,7 @@ def test_the_last_journal_is_on_the_disk_anew_before_anybody_is_told_what_it_hol
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr("ringlog.node.journal.os.fdatasync", failing)
-    journal.append(JournalRecord(cells=((key_of("ks", b"never"), Cell(1, b"told")),)))
+    journal.append(JournalRecord(cells=((key_of("ks", b"never"), RegisterCell(1, b"told")),)))
     journal.close()
     monkeypatch.undo()
     path = tmp_path / f"cells-00000001{JOURNAL}"
@@ -274,7 +277,7 @@ def test_the_last_journal_is_on_the_disk_anew_before_anybody_is_told_what_it_hol
     fresh = path.stat().st_ino
     assert fresh != left
     assert synced == [fresh, tmp_path.stat().st_ino]
-    assert image.cells[key_of("ks", b"k")] == Cell(1, b"acknowledged")
+    assert image.cells[key_of("ks", b"k")] == RegisterCell(1, b"acknowledged")
 
 
 def test_a_journal_that_cannot_be_written_anew_is_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -313,7 +316,7 @@ def test_after_a_crash_everything_that_was_told_is_there(records: list[JournalRe
 def test_many_appends_share_a_sync_and_are_told_in_order(tmp_path: Path) -> None:
     kept = Kept(tmp_path)
     for number in range(1, 201):
-        kept.append(JournalRecord(start=number, cells=((KEYS[number % 4], Cell(number, b"v" * 50)),)))
+        kept.append(JournalRecord(start=number, cells=((KEYS[number % 4], RegisterCell(number, b"v" * 50)),)))
     assert kept.append(JournalRecord(epoch=7)).wait(30)
     kept.close()
     assert kept.told == [*range(1, 201), 0]
@@ -325,7 +328,7 @@ def test_many_appends_share_a_sync_and_are_told_in_order(tmp_path: Path) -> None
 
 def test_compaction_keeps_everything_and_lets_old_files_go(tmp_path: Path) -> None:
     journal = Kept(tmp_path, compact_bytes=4_000)
-    records = [JournalRecord(epoch=n, cells=((KEYS[n % 4], Cell(n, b"v" * 100)),)) for n in range(1, 200)]
+    records = [JournalRecord(epoch=n, cells=((KEYS[n % 4], RegisterCell(n, b"v" * 100)),)) for n in range(1, 200)]
     appended(journal, records)
     journal.close()
     assert list(tmp_path.glob(f"*{IMAGE}")), "it was compacted"
@@ -349,7 +352,7 @@ def test_what_is_written_as_images_is_a_small_multiple_of_what_was_appended(
 
     monkeypatch.setattr("ringlog.node.journal.write_image", noted)
     kept = Kept(tmp_path, compact_bytes=1_000)
-    records = [JournalRecord(cells=((key_of("ks", b"k%d" % n), Cell(n, b"v" * 100)),)) for n in range(600)]
+    records = [JournalRecord(cells=((key_of("ks", b"k%d" % n), RegisterCell(n, b"v" * 100)),)) for n in range(600)]
     appended(kept, records)
     kept.close()
     assert len(sizes) > 2
@@ -359,7 +362,7 @@ def test_what_is_written_as_images_is_a_small_multiple_of_what_was_appended(
 
 def test_a_crash_at_every_step_of_a_compaction(tmp_path: Path) -> None:
     journal = Kept(tmp_path / "cells")
-    records = [JournalRecord(epoch=3, cells=((KEYS[0], Cell(1, b"a")),)), JournalRecord(dropped=(KEYS[1],))]
+    records = [JournalRecord(epoch=3, cells=((KEYS[0], RegisterCell(1, b"a")),)), JournalRecord(dropped=(KEYS[1],))]
     appended(journal, records)
     journal.close()
     image = folded(records)
@@ -384,7 +387,7 @@ def test_a_crash_at_every_step_of_a_compaction(tmp_path: Path) -> None:
 
 def test_what_is_missing_or_damaged_is_told(tmp_path: Path) -> None:
     journal = Kept(tmp_path, compact_bytes=500)
-    appended(journal, [JournalRecord(epoch=n, cells=((KEYS[0], Cell(n, b"v" * 100)),)) for n in range(1, 30)])
+    appended(journal, [JournalRecord(epoch=n, cells=((KEYS[0], RegisterCell(n, b"v" * 100)),)) for n in range(1, 30)])
     journal.close()
     (image,) = tmp_path.glob(f"*{IMAGE}")
     damaged = bytearray(image.read_bytes())

@@ -9,24 +9,25 @@ from random import Random
 
 import pytest
 
-from ringlog.node.journal import FRESH, IMAGE, recover
-from ringlog.wire.cells import Cell, Key, key_of
+from ringlog.node.framed_file import FRESH
+from ringlog.node.journal import IMAGE, recover
+from ringlog.wire.cells import Key, RegisterCell, key_of
 
 CHILD = """
 import sys
 from pathlib import Path
-from ringlog.node import journal
+from ringlog.node import framed_file, journal
 from ringlog.node.register_host import RegisterHost
-from ringlog.wire.cells import Cell, key_of
+from ringlog.wire.cells import RegisterCell, key_of
 from tests.node.test_register_host import ALONE, NODE
 
-journal.SLICE_BYTES = 2_000
+framed_file.SLICE_BYTES = 2_000
 host = RegisterHost(NODE, Path(sys.argv[1]), compact_bytes=8_000)
 host.adopt(ALONE)
 first = int(sys.argv[2])
 for number in range(first, first + 100_000):
     key = key_of("shop", b"k%d" % (number % 400))
-    assert host.write(key, Cell(number, b"v" * (number % 300)), ALONE.epoch).refused == ""
+    assert host.write(key, RegisterCell(number, b"v" * (number % 300)), ALONE.epoch).refused == ""
     print(number, flush=True)
 """
 
@@ -61,6 +62,6 @@ def test_what_was_answered_is_there_after_kill_9_at_any_moment(tmp_path: Path, s
             held = image.cells.get(key)
             assert held is not None, f"write {number} was answered"
             assert held.timestamp >= number
-            assert held == Cell(held.timestamp, b"v" * (held.timestamp % 300)), "whole, whatever it is"
+            assert held == RegisterCell(held.timestamp, b"v" * (held.timestamp % 300)), "whole, whatever it is"
         first = last + 10
     assert len(images) > 1, "images were written"

@@ -6,7 +6,16 @@ from ringlog.kernel.generations.statements import TableShape
 from ringlog.kernel.rows.writes import SECOND
 from ringlog.kernel.schema.types import serialize
 from ringlog.node.merge import LiveCell, LivePartition, LiveRow, merged
-from ringlog.wire.records import INSERT, PARTITION_DELETE, ROW_DELETE, UPDATE, Cell, Change, DeletedElements, Mutation
+from ringlog.wire.records import (
+    INSERT,
+    PARTITION_DELETE,
+    ROW_DELETE,
+    UPDATE,
+    Cell,
+    DeletedElements,
+    Mutation,
+    MutationStatement,
+)
 from tests.node.world import write
 
 ROW = (1).to_bytes(8, "big")
@@ -74,7 +83,10 @@ def test_a_collection_is_merged_by_its_elements_and_shown_whole() -> None:
         return serialize("frozen<map<text, int>>", items)
 
     first = put(1, m=pairs(("x", 1), ("y", 1)))
-    more = (Change(UPDATE, (ROW,), (Cell("s", b"s"),), 3), Change(UPDATE, (ROW,), (Cell("m", pairs(("z", 3))),), 3))
+    more = (
+        MutationStatement(UPDATE, (ROW,), (Cell("s", b"s"),), 3),
+        MutationStatement(UPDATE, (ROW,), (Cell("m", pairs(("z", 3))),), 3),
+    )
     second = write("k", 1, 2, operation=UPDATE, cells=(), more=more)
     third = write("k", 1, 4, operation=UPDATE, cells=(), deleted_elements=(DeletedElements("m", (b"x",)),))
     row = LiveRow((ROW,), 1, (LiveCell("m", pairs(("y", 1), ("z", 3)), 3),))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,17 +13,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringlog.client.peers import Peers, Unreachable
+from ringlog.kernel.commands.operations import CancelOperation
 from ringlog.kernel.operations.stages import WRITE_BOTH_READ_OLD
 from ringlog.kernel.ring.murmur3 import token_of
 from ringlog.node import row_stream
 from ringlog.node.data_server import STREAMS_MAX, DataServer
-from ringlog.node.holder import Fetch, Holder, Snapshot
+from ringlog.node.holder import Holder, RowFetch, Snapshot
+from ringlog.node.memory_rows import MemoryRows
 from ringlog.node.pages import Body, StreamBroken, grouped, received, sent
 from ringlog.node.pull import cells_of
 from ringlog.node.register_host import RegisterHost
 from ringlog.node.row_stream import RowPull, bodies, rows_of
-from ringlog.node.store import RowStore, Version, checksum, order
-from ringlog.wire.cells import Cell, Key, key_of
+from ringlog.node.store import RowVersion, checksum, order
+from ringlog.wire.cells import Key, RegisterCell, key_of
 from ringlog.wire.data import (
     BAD_CELL,
     BAD_STREAM,
@@ -40,14 +42,15 @@ from ringlog.wire.data import (
     pack,
 )
 from ringlog.wire.records import encode_mutation
+from tests.kernel.entries import applied
 from tests.node.world import APPENDED, begin_join, cluster, name_of, step, write
 
-FETCH = Fetch("join-1", 7, "s", "simple:2", ((0, 0),), ((0, 3),))
+FETCH = RowFetch("join-1", 7, "s", "simple:2", ((0, 0),), ((0, 3),))
 
 
-def version(partition_key: bytes, table: str = "a.t", **changes: Any) -> Version:
+def version(partition_key: bytes, table: str = "a.t", **changes: Any) -> RowVersion:
     """A row under the token of its key."""
-    return Version(table, token_of(partition_key), partition_key, **({"clustering_key": ()} | changes))
+    return RowVersion(table, token_of(partition_key), partition_key, **({"clustering_key": ()} | changes))
 
 
 versions = st.builds(
@@ -60,11 +63,21 @@ versions = st.builds(
 )
 
 
-def listed(found: list[Version]) -> tuple[Version, ...]:
-    store = RowStore()
+def listed(found: list[RowVersion]) -> tuple[RowVersion, ...]:
+    store = MemoryRows()
     for version in found:
         store.add(version)
     return tuple(store.versions(((0, 0),)))
+
+
+def pages_of(rows: Sequence[RowVersion], page_bytes: int) -> Callable[[RowVersion | None], Sequence[RowVersion]]:
+    """A source: the next rows after one."""
+
+    def page(after: RowVersion | None) -> Sequence[RowVersion]:
+        wanted = (one for one in rows if after is None or order(one) > order(after))
+        return next(grouped(((one, len(one.partition_key) + len(one.value)) for one in wanted), page_bytes), ())
+
+    return page
 
 
 @given(st.lists(st.binary(max_size=6), max_size=8), st.integers(1, 20))
@@ -76,19 +89,19 @@ def test_groups_hold_everything_in_order(items: list[bytes], page_bytes: int) ->
 
 @given(st.lists(versions, max_size=20), st.integers(1, 60), st.data())
 def test_rows_arrive_whole_and_go_on_after_any_of_them(
-    found: list[Version], page_bytes: int, data: st.DataObject
+    found: list[RowVersion], page_bytes: int, data: st.DataObject
 ) -> None:
     rows = listed(found)
     after = data.draw(st.none() | st.sampled_from(rows)) if rows else None
-    got: list[Version] = []
-    for body in received(sent("n", 1, bodies(rows, after, page_bytes)), "n"):
+    got: list[RowVersion] = []
+    for body in received(sent("n", 1, bodies(pages_of(rows, page_bytes), after)), "n"):
         got += rows_of(body, got[-1] if got else after, FETCH)
     assert got == [one for one in rows if after is None or order(one) > order(after)]
 
 
 @given(st.lists(versions, min_size=1, max_size=20), st.data())
-def test_damage_is_never_taken_for_a_stream(found: list[Version], data: st.DataObject) -> None:
-    pages = list(sent("n", 1, bodies(listed(found), None, 40)))
+def test_damage_is_never_taken_for_a_stream(found: list[RowVersion], data: st.DataObject) -> None:
+    pages = list(sent("n", 1, bodies(pages_of(listed(found), 40), None)))
     at = data.draw(st.integers(0, len(pages) - 1))
     kind = data.draw(st.sampled_from(["lost", "twice", "changed", "count"]))
     if kind == "lost":
@@ -103,8 +116,8 @@ def test_damage_is_never_taken_for_a_stream(found: list[Version], data: st.DataO
         body = page.body[:-1] + bytes((page.body[-1] ^ 1,)) if page.body else b"x"
         damaged = [*pages[:at], replace(page, body=body, crc=page.crc + page.is_end), *pages[at + 1 :]]
 
-    def taken() -> list[Version]:
-        got: list[Version] = []
+    def taken() -> list[RowVersion]:
+        got: list[RowVersion] = []
         for one in received(damaged, "n"):
             got += rows_of(one, got[-1] if got else None, FETCH)
         return got
@@ -120,19 +133,19 @@ def test_a_refusal_has_its_code_and_words() -> None:
 
 
 def test_pages_of_another_node_are_refused() -> None:
-    pages = list(sent("n", 1, bodies((version(b"k", timestamp=1, value=b"v"),), None, 40)))
+    pages = list(sent("n", 1, bodies(pages_of((version(b"k", timestamp=1, value=b"v"),), 40), None)))
     assert len(list(received(pages, "n"))) == 1
     with pytest.raises(StreamBroken, match="n answers in place of m") as broken:
         list(received(pages, "m"))
     assert broken.value.code == WRONG_NODE
 
 
-def cell_body(*pairs: tuple[Key, Cell], count: int | None = None) -> Body:
+def cell_body(*pairs: tuple[Key, RegisterCell], count: int | None = None) -> Body:
     return pack(Cells(pairs)), len(pairs) if count is None else count
 
 
 ONE, TWO = sorted((key_of("ks", b"a"), key_of("ks", b"b")))
-CELL = Cell(1, b"v")
+CELL = RegisterCell(1, b"v")
 
 
 @pytest.mark.parametrize(
@@ -145,8 +158,8 @@ CELL = Cell(1, b"v")
         (cell_body((ONE, CELL)), ONE, "ascend"),
         (cell_body((replace(ONE, token=ONE.token + 1), CELL)), None, BAD_TOKEN),
         (cell_body((key_of("ks", b"a" * (KEY_BYTES_MAX + 1)), CELL)), None, TOO_LARGE),
-        (cell_body((ONE, Cell(1, b"v" * (VALUE_BYTES_MAX + 1)))), None, TOO_LARGE),
-        (cell_body((ONE, Cell(1, b"v", deleted=True))), None, BAD_CELL),
+        (cell_body((ONE, RegisterCell(1, b"v" * (VALUE_BYTES_MAX + 1)))), None, TOO_LARGE),
+        (cell_body((ONE, RegisterCell(1, b"v", deleted=True))), None, BAD_CELL),
     ],
 )
 def test_cells_out_of_order_or_place_are_refused(body: Body, after: Key | None, says: str) -> None:
@@ -191,15 +204,28 @@ class Source:
         self.host = RegisterHost(name_of(1), folder)
         self.server = DataServer(self.host, self.holder, lambda: STATE.cluster_id, "127.0.0.1", page_bytes=100)
         self.server.start()
+        self.wants = True
         self.peers = Peers(lambda _: f"127.0.0.1:{self.server.port}")
         ranges = tuple((s.start, s.end) for s in self.operation_sources())
-        self.fetch = Fetch(self.operation, 7, name_of(1), "simple:2", ranges, ((0, 4),))
+        self.fetch = RowFetch(self.operation, 7, name_of(1), "simple:2", ranges, ((0, 4),))
 
     def operation_sources(self) -> list[object]:
         return [s for s in self.state.operations[self.operation].plan.sources if s.source == name_of(1)]
 
-    def pull(self, fetch: Fetch | None = None) -> RowPull:
-        return RowPull(self.peers, name_of(4), STATE, fetch or self.fetch)
+    def pull(self, fetch: RowFetch | None = None) -> RowPull:
+        self.got: list[RowVersion] = []
+        return RowPull(self.peers, name_of(4), STATE, fetch or self.fetch, self._keep)
+
+    def _keep(self, fetch: RowFetch, rows: Sequence[RowVersion]) -> bool:
+        self.got += rows
+        return self.wants
+
+    def pulled(self, pull: RowPull | None = None) -> Snapshot:
+        """What a stream brings."""
+        pull = pull or self.pull()
+        pull.once()
+        assert pull.rows == len(self.got)
+        return Snapshot(tuple(self.got), pull.checksum())
 
     def expected(self) -> Snapshot:
         return self.holder.snapshot(self.operation, "simple:2", self.fetch.ranges, {0: 4})
@@ -220,7 +246,7 @@ def source(tmp_path: Path) -> Iterator[Source]:
 
 
 def test_rows_are_given_once_the_source_may(source: Source) -> None:
-    def refused(fetch: Fetch) -> str:
+    def refused(fetch: RowFetch) -> str:
         with pytest.raises(StreamBroken) as broken:
             source.pull(fetch).once()
         return broken.value.code
@@ -230,7 +256,7 @@ def test_rows_are_given_once_the_source_may(source: Source) -> None:
     assert refused(replace(source.fetch, positions=((0, 5),))) == NOT_READY
     assert refused(replace(source.fetch, ranges=((0, 0),))) == BAD_STREAM
     assert refused(replace(source.fetch, source=name_of(2))) == WRONG_NODE
-    found = source.pull().once()
+    found = source.pulled()
     assert found == source.expected()
     assert found.versions
     assert found.checksum == checksum(found.versions)
@@ -252,7 +278,24 @@ def test_a_stream_of_rows_goes_on_after_what_has_come(source: Source, monkeypatc
     with pytest.raises(StreamBroken, match="without an end"):
         pull.once()
     monkeypatch.setattr(source.peers, "stream", stream)
-    assert pull.once() == source.expected()
+    assert source.pulled(pull) == source.expected()
+
+
+def test_a_stream_that_nobody_wants_any_more_ends(source: Source) -> None:
+    source.holder.adopt(source.state)
+    source.wants = False
+    pull = source.pull()
+    pull.once()
+    assert 0 < len(source.got) < len(source.expected().versions)
+    assert pull.rows == 0
+
+
+def test_a_source_that_may_not_go_on_says_so(source: Source) -> None:
+    source.holder.adopt(source.state)
+    pages = source.pull()._pages()
+    next(pages)
+    source.holder.adopt(applied(source.state, CancelOperation(source.operation, "no")))
+    assert [page.refused for page in pages if page.refused] == [NOT_READY]
 
 
 def test_too_many_streams_at_once_are_told(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,7 +320,7 @@ def test_too_many_streams_at_once_are_told(source: Source, monkeypatch: pytest.M
     gate.set()
     for thread in asking:
         thread.join()
-    assert source.pull().once() == Snapshot((), checksum(()))
+    assert source.pulled() == Snapshot((), checksum(()))
 
 
 def test_a_source_that_is_not_there_is_told() -> None:
@@ -286,5 +329,5 @@ def test_a_source_that_is_not_there_is_told() -> None:
 
     away = Peers(down)
     with pytest.raises(Unreachable):
-        RowPull(away, name_of(4), STATE, FETCH).once()
+        RowPull(away, name_of(4), STATE, FETCH, lambda _, __: True).once()
     away.close()

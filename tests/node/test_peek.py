@@ -13,9 +13,9 @@ from ringlog.wire.errors import WireError
 from ringlog.wire.records import (
     Bounds,
     Cell,
-    Change,
     DeletedElements,
     Mutation,
+    MutationStatement,
     decode_mutation,
     encode_mutation,
 )
@@ -64,7 +64,7 @@ PLAIN = Mutation(None, None, "shop", "orders", 7, None, "UPDATE", (b"c",), (b"1"
         replace(PLAIN, replaced=("tags",)),
         replace(PLAIN, operation="RANGE_DELETE", bounds=Bounds((b"1",), True, (b"2",), False)),
         replace(PLAIN, operation="RANGE_DELETE"),
-        replace(PLAIN, more=(Change("UPDATE", (b"2",)),)),
+        replace(PLAIN, more=(MutationStatement("UPDATE", (b"2",)),)),
         replace(PLAIN, ttl=0),
     ],
 )

@@ -20,7 +20,7 @@ from ringlog.node.errors import NodeFailed
 from ringlog.node.journal import recover
 from ringlog.node.register_host import RegisterHost
 from ringlog.node.registers import Reply
-from ringlog.wire.cells import Cell, Key
+from ringlog.wire.cells import Key, RegisterCell
 from ringlog.wire.data import NOT_MEMBER
 from tests.kernel.entries import applied
 from tests.kernel.operations.drive import report_of
@@ -28,7 +28,7 @@ from tests.node.world import begin_join, cluster, name_of, step
 
 NODE = name_of(1)
 KEYS = [Key("shop", token, b"k%d" % token) for token in (10, 100, 900)]
-CELLS = st.builds(Cell, st.integers(0, 4), st.binary(max_size=3), st.booleans())
+CELLS = st.builds(RegisterCell, st.integers(0, 4), st.binary(max_size=3), st.booleans())
 STEPS = st.lists(st.tuples(st.sampled_from(KEYS), CELLS) | st.sampled_from(["restart", "crash"]), max_size=12)
 ALONE = cluster((1_000,), factor=1)
 
@@ -60,8 +60,8 @@ def copied(host: RegisterHost, folder: Path, to: Path) -> Path:
 
 @settings(max_examples=12)
 @given(STEPS)
-def test_what_was_answered_is_there_after_any_restart(steps: list[tuple[Key, Cell] | str]) -> None:
-    model: dict[Key, Cell] = {}
+def test_what_was_answered_is_there_after_any_restart(steps: list[tuple[Key, RegisterCell] | str]) -> None:
+    model: dict[Key, RegisterCell] = {}
     with TemporaryDirectory() as name:
         folder, starts = Path(name) / "cells", 1
         host = RegisterHost(NODE, folder, compact_bytes=300)
@@ -101,7 +101,7 @@ def test_writes_in_hand_while_ranges_go_leave_nothing_behind(tmp_path: Path) -> 
         timestamp = 0
         while not over.is_set():
             timestamp += 1
-            answer = host.write(KEYS[number % 3], Cell(timestamp, b"v"), log[0].epoch)
+            answer = host.write(KEYS[number % 3], RegisterCell(timestamp, b"v"), log[0].epoch)
             assert isinstance(answer, Reply)
             said.append(answer.refused)
 
@@ -134,11 +134,13 @@ def test_a_page_of_a_keyspace_that_is_gone_is_refused(tmp_path: Path) -> None:
     host = RegisterHost(name_of(9), tmp_path / "cells")
     host.adopt(state)
     (fetch,) = host.value.fetching
-    page = {KEYS[0]: Cell(1, b"v")}
+    page = {KEYS[0]: RegisterCell(1, b"v")}
     host.adopt(applied(state, DropTable("shop", "orders"), DropKeyspace("shop")))
     assert not host.receive_page(fetch, page)
-    assert not host.receive_page(fetch, {Key("other", 2_000, b"k"): Cell(1, b"v")}), "not of the stream's ranges"
-    assert host.receive_page(fetch, {Key("other", 900, b"k"): Cell(1, b"v")})
+    assert not host.receive_page(fetch, {Key("other", 2_000, b"k"): RegisterCell(1, b"v")}), (
+        "not of the stream's ranges"
+    )
+    assert host.receive_page(fetch, {Key("other", 900, b"k"): RegisterCell(1, b"v")})
     assert {key.keyspace for key in host.value.durable.cells} == {"other"}
     host.close()
 
@@ -159,7 +161,7 @@ def test_a_disk_that_fails_is_told_to_writers_and_to_the_node(tmp_path: Path, mo
 
     monkeypatch.setattr("ringlog.node.journal.os.fdatasync", full)
     with pytest.raises(NodeFailed, match="No space left"):
-        host.write(KEYS[0], Cell(1, b"v"), ALONE.epoch)
+        host.write(KEYS[0], RegisterCell(1, b"v"), ALONE.epoch)
     with pytest.raises(NodeFailed, match="No space left"):
         host.check()
     assert host.acknowledgeable() <= ALONE.epoch

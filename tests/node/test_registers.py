@@ -16,9 +16,9 @@ from ringlog.kernel.ownership.placements import group_at, placement_of_keyspace
 from ringlog.kernel.state import ClusterState
 from ringlog.node import cells as cells_module
 from ringlog.node import registers
-from ringlog.node.cells import Cells, Excerpt
-from ringlog.node.registers import Behind, Durable, Registers, Reply
-from ringlog.wire.cells import Cell, Key, key_of, newest
+from ringlog.node.cells import CellMap, Excerpt
+from ringlog.node.registers import Behind, Durable, RegisterReplica, Reply
+from ringlog.wire.cells import Key, RegisterCell, key_of, newest
 from tests.kernel.entries import applied
 from tests.kernel.operations.drive import report_of
 from tests.node.world import begin_join, cluster, name_of, step
@@ -44,16 +44,16 @@ BEFORE, BOTH_OLD = STATES["before"], STATES[WRITE_BOTH_READ_OLD]
 BOTH_NEW, DONE = STATES[WRITE_BOTH_READ_NEW], STATES[FINISHED]
 
 
-def at(node: str, *through: ClusterState, durable: Durable | None = None) -> Registers:
+def at(node: str, *through: ClusterState, durable: Durable | None = None) -> RegisterReplica:
     replica = registers.restarted(node, durable or Durable())
     for state in through:
         replica, _ = registers.adopt(replica, state)
     return replica
 
 
-def written(replica: Registers, number: int, timestamp: int) -> Registers:
+def written(replica: RegisterReplica, number: int, timestamp: int) -> RegisterReplica:
     """After a write that was planned at the replica's own epoch."""
-    replica, verdict = registers.admit_write(replica, number, KEY, Cell(timestamp, b"v"), replica.state.epoch)
+    replica, verdict = registers.admit_write(replica, number, KEY, RegisterCell(timestamp, b"v"), replica.state.epoch)
     assert verdict is None
     replica, replies = registers.apply(replica, number)
     assert replies == (Reply(number, replica.state.epoch),)
@@ -62,22 +62,22 @@ def written(replica: Registers, number: int, timestamp: int) -> Registers:
 
 def test_the_greater_timestamp_wins_whatever_comes_last() -> None:
     replica = written(written(at(OLD, BEFORE), 1, 7), 2, 5)
-    assert replica.durable.cells[KEY] == Cell(7, b"v")
-    assert newest(Cell(7, b"a"), Cell(7, b"b")) == Cell(7, b"b")
+    assert replica.durable.cells[KEY] == RegisterCell(7, b"v")
+    assert newest(RegisterCell(7, b"a"), RegisterCell(7, b"b")) == RegisterCell(7, b"b")
 
 
 def test_a_message_that_is_ahead_waits_and_one_that_is_behind_is_answered_with_the_own_epoch() -> None:
     replica = at(OLD, BEFORE)
     assert registers.admit_read(replica, 1, KEY, BOTH_OLD.epoch) == (replica, Behind(BOTH_OLD.epoch))
     replica = at(OLD, BEFORE, BOTH_OLD)
-    replica, verdict = registers.admit_write(replica, 1, KEY, Cell(1, b"v"), BEFORE.epoch)
+    replica, verdict = registers.admit_write(replica, 1, KEY, RegisterCell(1, b"v"), BEFORE.epoch)
     assert verdict is None
     assert registers.apply(replica, 1)[1] == (Reply(1, BOTH_OLD.epoch),)
 
 
 def test_who_is_no_member_refuses() -> None:
     for replica in (at(OTHER, BEFORE), at(OLD, BEFORE, DONE), at(JOINER, BEFORE)):
-        _, verdict = registers.admit_write(replica, 1, KEY, Cell(1, b"v"), BEFORE.epoch)
+        _, verdict = registers.admit_write(replica, 1, KEY, RegisterCell(1, b"v"), BEFORE.epoch)
         assert verdict == Reply(1, replica.state.epoch, refused=registers.NOT_MEMBER)
     _, verdict = registers.admit_read(at(JOINER, BEFORE, BOTH_OLD), 1, KEY, BEFORE.epoch)
     assert isinstance(verdict, Reply)
@@ -85,7 +85,7 @@ def test_who_is_no_member_refuses() -> None:
 
 
 def test_an_epoch_is_acknowledged_when_older_writes_are_on_disk() -> None:
-    replica, _ = registers.admit_write(at(OLD, BEFORE), 1, KEY, Cell(1, b"v"), BEFORE.epoch)
+    replica, _ = registers.admit_write(at(OLD, BEFORE), 1, KEY, RegisterCell(1, b"v"), BEFORE.epoch)
     replica, _ = registers.adopt(replica, BOTH_OLD)
     assert registers.acknowledgeable(replica) == BEFORE.epoch
     replica, replies = registers.apply(replica, 1)
@@ -104,14 +104,14 @@ def test_a_restart_keeps_what_is_on_disk_and_serves_nothing_older() -> None:
     again, _ = registers.adopt(again, BOTH_OLD)
     again, verdict = registers.admit_read(again, 2, KEY, BOTH_OLD.epoch)
     assert verdict is None
-    assert registers.look_up(again, 2)[1] == (Reply(2, BOTH_OLD.epoch, Cell(3, b"v")),)
+    assert registers.look_up(again, 2)[1] == (Reply(2, BOTH_OLD.epoch, RegisterCell(3, b"v")),)
 
 
 def test_a_source_gives_its_cells_when_it_has_drained() -> None:
     joiner = at(JOINER, BEFORE, BOTH_OLD)
     (fetch,) = joiner.fetching
     assert fetch.source == OLD
-    source, _ = registers.admit_write(at(OLD, BEFORE), 1, KEY, Cell(1, b"v"), BEFORE.epoch)
+    source, _ = registers.admit_write(at(OLD, BEFORE), 1, KEY, RegisterCell(1, b"v"), BEFORE.epoch)
     assert registers.snapshot(source, fetch) == Behind(BOTH_OLD.epoch)
     source, _ = registers.adopt(source, BOTH_OLD)
     assert registers.snapshot(source, fetch) == Behind(BOTH_OLD.epoch)
@@ -119,10 +119,10 @@ def test_a_source_gives_its_cells_when_it_has_drained() -> None:
     found = registers.snapshot(source, fetch)
     assert isinstance(found, Excerpt)
     cells = dict(found.after())
-    assert cells == {KEY: Cell(1, b"v")}
+    assert cells == {KEY: RegisterCell(1, b"v")}
     after = registers.receive(written(joiner, 2, 2), fetch, cells)
     assert after is not None
-    assert after.durable.cells[KEY] == Cell(2, b"v")
+    assert after.durable.cells[KEY] == RegisterCell(2, b"v")
     assert after.received == (fetch.operation,)
     assert registers.receive(after, fetch, cells) is None
     assert registers.snapshot(at(OTHER, BOTH_OLD), fetch) == registers.BAD_STREAM
@@ -133,7 +133,7 @@ def test_a_cancel_drops_what_was_streamed_and_refuses_what_comes_late() -> None:
     (fetch,) = joiner.fetching
     joiner, _ = registers.adopt(joiner, applied(BOTH_OLD, CancelOperation(fetch.operation, "not now")))
     assert not joiner.durable.cells
-    assert registers.receive(joiner, fetch, {KEY: Cell(1, b"v")}) is None
+    assert registers.receive(joiner, fetch, {KEY: RegisterCell(1, b"v")}) is None
 
 
 def test_who_comes_back_begins_empty_even_if_it_never_saw_that_it_had_left() -> None:
@@ -150,13 +150,13 @@ def test_who_comes_back_begins_empty_even_if_it_never_saw_that_it_had_left() -> 
 def test_who_loses_a_range_answers_its_reads_refuses_its_writes_and_then_forgets() -> None:
     replica = written(at(OLD, BEFORE, BOTH_OLD), 1, 1)
     replica, _ = registers.admit_read(replica, 2, KEY, BOTH_OLD.epoch)
-    replica, _ = registers.admit_write(replica, 3, KEY, Cell(2, b"v"), BOTH_OLD.epoch)
+    replica, _ = registers.admit_write(replica, 3, KEY, RegisterCell(2, b"v"), BOTH_OLD.epoch)
     replica, none = registers.adopt(replica, BOTH_NEW)
     assert none == ()
     assert registers.acknowledgeable(replica) == BOTH_OLD.epoch
     replica, replies = registers.adopt(replica, DONE)
     assert replies == (
-        Reply(2, BOTH_NEW.epoch, Cell(1, b"v")),
+        Reply(2, BOTH_NEW.epoch, RegisterCell(1, b"v")),
         Reply(3, DONE.epoch, refused=registers.NOT_MEMBER),
     )
     assert not replica.durable.cells
@@ -198,7 +198,7 @@ def test_an_epoch_takes_what_the_rule_says_whatever_was_left_out_before(node: st
                     continue
                 before = replica.state.epoch
                 mine = {key for key in names if key in by_the_letter({key}, replica.state, node, before)}
-                cells = Cells().with_newest((key, Cell(1, b"v")) for key in mine)
+                cells = CellMap().with_newest((key, RegisterCell(1, b"v")) for key in mine)
                 replica = replace(replica, durable=replace(replica.durable, cells=cells))
                 again, _ = registers.adopt(registers.restarted(node, replica.durable), state)
                 replica, _ = registers.adopt(replica, state)
@@ -207,7 +207,9 @@ def test_an_epoch_takes_what_the_rule_says_whatever_was_left_out_before(node: st
 
 
 def test_an_epoch_looks_at_no_cell_and_a_page_at_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    held = Cells().with_newest((key_of("shop", b"k%d" % number), Cell(number, b"v")) for number in range(2_000))
+    held = CellMap().with_newest(
+        (key_of("shop", b"k%d" % number), RegisterCell(number, b"v")) for number in range(2_000)
+    )
     looked_at: list[bytes] = []
 
     def noted(data: bytes) -> Key:

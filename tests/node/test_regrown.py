@@ -15,7 +15,7 @@ from ringlog.kernel.commands.cluster import Noop, TakeOver
 from ringlog.kernel.history import state_id_at
 from ringlog.log.errors import ReplicaHalted
 from ringlog.log.identity import Seen
-from ringlog.log.replica import Replica
+from ringlog.log.replica import LogReplica
 from ringlog.node.journal import recover, write_image
 from ringlog.wire.cells import key_of
 from tests.node.data_world import DataWorld
@@ -28,9 +28,9 @@ def name_in_range() -> bytes:
     return next(b"k%d" % number for number in range(1_000) if 0 < key_of("ks", b"k%d" % number).token <= RANGE)
 
 
-def grow(world: DataWorld, entries: int) -> Replica:
+def grow(world: DataWorld, entries: int) -> LogReplica:
     """What agents do that are started first."""
-    replica = Replica(world.log).start()
+    replica = LogReplica(world.log).start()
     replica.read_barrier()
     author = DirectAuthor(world.log, replica, "agents")
     for role in ("validator", "coordinator", "publisher", "keeper"):
@@ -72,7 +72,7 @@ def test_registers_know_the_history_that_they_were_adopted_under(world: DataWorl
     grow(world, entries).stop()
     for number in (1, 2):
         with (
-            Replica(world.log, seen=[seen_by(world, number)]) as replica,
+            LogReplica(world.log, seen=[seen_by(world, number)]) as replica,
             pytest.raises(ReplicaHalted, match="log_forked") as caught,
         ):
             replica.read_barrier()
@@ -84,7 +84,7 @@ def test_registers_go_on_with_their_own_history(tmp_path: Path) -> None:
     world.join(1, 0)
     world.nodes[1].stop()
     world.author.submit(TakeOver("validator", "i", 1))
-    with Replica(world.log, seen=[seen_by(world, 1)]) as replica:
+    with LogReplica(world.log, seen=[seen_by(world, 1)]) as replica:
         assert replica.read_barrier().epoch == world.state.epoch
     world.close()
 

@@ -38,6 +38,16 @@ def test_a_stream_is_asked_for_so_often_and_again_after_a_decision() -> None:
     assert tries.told() == ()
 
 
+def test_the_streams_of_a_session_are_asked_for_so_often() -> None:
+    state = applied(placed(TWO, simple(1)), ChangeSettings((("stream_tries_max", 2),)))
+    tries, session = Tries(), "ks.t/0@9"
+    for _ in range(2):
+        assert tries.may_try("stream", session, state)
+        tries.failed("stream", session, "n2", state, "away", 0)
+    assert not tries.may_try("stream", session, state)
+    assert tries.may_try("that of the next session", "ks.t/0@12", state)
+
+
 def test_news_are_few_and_the_last_one_is_among_them() -> None:
     state = placed(TWO, simple(1))
     tries, news = Tries(), set()

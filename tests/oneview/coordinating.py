@@ -13,7 +13,7 @@ from ringlog.kernel.operations.stages import WRITE_BOTH_READ_OLD, in_flight, is_
 from ringlog.kernel.outcome import OutcomeKind
 from ringlog.kernel.state import ClusterState, Operation
 from ringlog.kernel.values import Replication, StreamReport
-from ringlog.protocol.coordinator_core import Known, Proposal, propose
+from ringlog.protocol.coordinator_core import CoordinatorView, Proposal, propose
 from ringlog.wire.records import NodeAck
 from tests.agents.finish import NOW, known
 from tests.agents.world import World
@@ -168,7 +168,7 @@ class Coordinator(Actor):
 
     def look(self) -> tuple[Proposal, ...]:
         """All that it would ask for now."""
-        return propose(Known(self.seen, dict(self.acks), self.published, NOW))
+        return propose(CoordinatorView(self.seen, dict(self.acks), self.published, NOW))
 
     @line(r"it asks for (?!nothing|the same|it)(.*)")
     def _asks(self, steps: str) -> None:

@@ -14,8 +14,8 @@ from ringlog.kernel.ownership.placements import group_at, nodes_of
 from ringlog.kernel.ring.murmur3 import token_of
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import StreamReport
-from ringlog.node.holder import Fetch, Holder, NotReady, NotServed, Snapshot
-from ringlog.node.store import Version, checksum, inside
+from ringlog.node.holder import Holder, NotReady, NotServed, RowFetch, Snapshot
+from ringlog.node.store import RowVersion, checksum, inside
 from ringlog.wire.records import Mutation, encode_mutation
 from tests.kernel.entries import applied
 from tests.node.world import APPENDED, TABLE, begin_join, cluster, name_of, step, write
@@ -35,8 +35,8 @@ class Node(Actor):
         self.earlier: dict[str, ClusterState] = {}
         self.topic: list[Mutation] = []
         self.operation = ""
-        self.fetches: list[Fetch] = []
-        self.former: list[Fetch] = []
+        self.fetches: list[RowFetch] = []
+        self.former: list[RowFetch] = []
         self.me = Holder("")
 
     @line(r"I am n(\d)")
@@ -90,18 +90,20 @@ class Node(Actor):
 
     # ------------------------------------------------------------------------------------ the others' rows
 
-    def _versions(self, writes: list[Mutation]) -> list[Version]:
+    def _versions(self, writes: list[Mutation]) -> list[RowVersion]:
         made = []
         for each in writes:
             key = each.partition_key[0] or b""
-            made.append(Version(TABLE, token_of(key), key, each.clustering_key, each.timestamp, encode_mutation(each)))
+            made.append(
+                RowVersion(TABLE, token_of(key), key, each.clustering_key, each.timestamp, encode_mutation(each))
+            )
         return made
 
-    def _stream_of(self, fetch: Fetch, upto: int) -> Snapshot:
+    def _stream_of(self, fetch: RowFetch, upto: int) -> Snapshot:
         rows = tuple(v for v in self._versions(self.topic[:upto]) if inside(v.token, fetch.ranges))
         return Snapshot(rows, checksum(rows))
 
-    def _receive(self, fetches: list[Fetch], upto: int | None = None) -> list[bool]:
+    def _receive(self, fetches: list[RowFetch], upto: int | None = None) -> list[bool]:
         return [
             self.me.receive(fetch, self._stream_of(fetch, dict(fetch.positions)[0] if upto is None else upto))
             for fetch in fetches
@@ -169,7 +171,7 @@ class Node(Actor):
         assert list(self.me.reports) == [self.operation]
         assert self.me.reports[self.operation].rows == (wanted if rows == "all" else int(rows))
 
-    def _mine(self, kind: str) -> list[Version]:
+    def _mine(self, kind: str) -> list[RowVersion]:
         """By the placements of the epoch that I have adopted."""
         (placement,) = self.me.state.placements.values()
         found = []
@@ -214,14 +216,16 @@ class Node(Actor):
 
     # ------------------------------------------------------------------------------------- others ask me
 
-    def _plan(self, position: int) -> Fetch:
+    def _plan(self, position: int) -> RowFetch:
         (operation,) = in_flight(self.state)
         mine = [s for s in operation.plan.sources if s.source == self.me.node]
         assert mine, "the plan has me as a source"
         ranges = tuple(sorted((s.start, s.end) for s in mine))
-        return Fetch(operation.id, operation.stage_epoch, self.me.node, mine[0].replication, ranges, ((0, position),))
+        return RowFetch(
+            operation.id, operation.stage_epoch, self.me.node, mine[0].replication, ranges, ((0, position),)
+        )
 
-    def _asked(self, fetch: Fetch) -> Snapshot:
+    def _asked(self, fetch: RowFetch) -> Snapshot:
         return self.me.snapshot(fetch.operation, fetch.replication, fetch.ranges, dict(fetch.positions))
 
     @line(r"n4 asks me for its rows below (\d+), and has to wait")
@@ -243,6 +247,6 @@ class Node(Actor):
         done = self.earlier["write_both_read_old"]
         (operation,) = in_flight(done)
         mine = next(s for s in operation.plan.sources if s.source == self.me.node)
-        fetch = Fetch(operation.id, 0, self.me.node, mine.replication, ((mine.start, mine.end),), ((0, 0),))
+        fetch = RowFetch(operation.id, 0, self.me.node, mine.replication, ((mine.start, mine.end),), ((0, 0),))
         with pytest.raises(NotReady):
             self._asked(fetch)

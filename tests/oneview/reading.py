@@ -10,7 +10,7 @@ import pytest
 from ringlog.kernel.commands.cluster import InitializeCluster, Noop
 from ringlog.kernel.encoding import command_digest, digest
 from ringlog.kernel.fold import fold
-from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, UnknownCommand, Unreadable
+from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, UnknownCommand, UnreadableEntry
 from ringlog.kernel.state import EMPTY_STATE, ClusterState
 from ringlog.log.author import Author
 from ringlog.log.delayable import DelayableLog
@@ -18,7 +18,7 @@ from ringlog.log.delays import DELAY, HOLD, Match, Rule
 from ringlog.log.delays_control import MemoryDelays
 from ringlog.log.errors import WaitTimedOut
 from ringlog.log.memory import MemoryLog
-from ringlog.log.replica import Replica
+from ringlog.log.replica import LogReplica
 from ringlog.runtime.clock import ManualClock
 from ringlog.runtime.draw import SeededDraw
 from ringlog.wire.entries import decode_entry, encode_entry
@@ -45,13 +45,15 @@ class Reader(Actor):
         self._append(self.author.entry(EMPTY_STATE, InitializeCluster("tests")).data)
         self.me = self._begin()
 
-    def _begin(self) -> Replica:
+    def _begin(self) -> LogReplica:
         log = DelayableLog(self.log, self.delays, ME, clock=self.clock)
-        me = Replica(log, record=self.record, watch_s=SHORT_S)
+        me = LogReplica(log, record=self.record, watch_s=SHORT_S)
         me.subscribe(self._follow)
         return me.start()
 
-    def _follow(self, _b: ClusterState, _a: ClusterState, _i: Entry | Unreadable, what: Outcome, offset: int) -> None:
+    def _follow(
+        self, _b: ClusterState, _a: ClusterState, _i: Entry | UnreadableEntry, what: Outcome, offset: int
+    ) -> None:
         self.followed.append((offset, what.kind))
 
     def end(self) -> None:

@@ -9,10 +9,12 @@ from hypothesis import strategies as st
 from immutables import Map
 
 from ringlog.kernel.commands.cluster import InitializeCluster, Noop, TakeOver
+from ringlog.kernel.commands.functions import CreateAggregate, CreateFunction, DropFunction
 from ringlog.kernel.commands.keyspaces import AlterKeyspace, CreateKeyspace
 from ringlog.kernel.commands.movements import Join, Remove, Replace
 from ringlog.kernel.commands.nodes import RegisterNode
 from ringlog.kernel.commands.schema import AlterTable, CreateTable
+from ringlog.kernel.commands.views import CreateIndex, CreateView
 from ringlog.kernel.generations.describe import ranges_digest
 from ringlog.kernel.registry import COMMANDS
 from ringlog.kernel.state import EMPTY_STATE, CdcWriter, Node, PreparedGeneration, Term
@@ -21,6 +23,7 @@ from ringlog.kernel.values import (
     TOKEN_MIN,
     CdcOptions,
     Column,
+    ColumnRename,
     DatacenterReplication,
     Position,
     Replication,
@@ -161,6 +164,31 @@ def test_defaults_come_from_the_state():
     )
 
 
+def test_defaults_of_views_indexes_functions_and_aggregates() -> None:
+    view = {"command": "CreateView", "keyspace": "k", "name": "v", "table": "t", "partition_key": "a"}
+    assert read(view) == CreateView("k", "v", "t", (), ("a",), ())
+    index = {"command": "CreateIndex", "keyspace": "k", "table": "t", "column": "x" * 48}
+    assert read(index) == CreateIndex("k", "t_" + "x" * 42 + "_idx", "t", "x" * 48)
+    function = {"command": "CreateFunction", "keyspace": "k", "name": "f", "returns": "int", "language": "lua"}
+    function |= {"body": "return 1"}
+    assert read(function) == CreateFunction("k", "f", (), (), "int", "lua", "return 1")
+    both = ("int", "text")
+    assert read(function | {"arguments": list(both)}) == CreateFunction(
+        "k", "f", both, ("arg0", "arg1"), "int", "lua", "return 1"
+    )
+    aggregate = {"command": "CreateAggregate", "keyspace": "k", "name": "a", "state_function": "f", "state_type": "int"}
+    for initial, literal in ((0, "0"), (True, "true"), ("(1, 2)", "(1, 2)"), (None, None)):
+        found = read(aggregate | {"arguments": ["int"], "initial": initial})
+        assert found == CreateAggregate("k", "a", ("int",), "f", "int", "", literal)
+    renamed = {"command": "AlterTable", "keyspace": "k", "name": "t", "rename_columns": {"a": "b"}}
+    assert read(renamed) == AlterTable("k", "t", rename_columns=(ColumnRename("a", "b"),))
+    assert read(aggregate) == CreateAggregate("k", "a", (), "f", "int")
+    assert read({"command": "DropFunction", "keyspace": "k", "name": "f"}) == DropFunction("k", "f")
+    assert read({"command": "DropFunction", "keyspace": "k", "name": "f", "arguments": []}) == DropFunction(
+        "k", "f", ()
+    )
+
+
 def test_an_explicit_null_is_what_a_field_without_a_value_is() -> None:
     given = {"command": "UpdateNode", "node": "A", "address": None, "features": None, "capacity": 3, "shards": None}
     assert read(given) == read({"command": "UpdateNode", "node": "A", "capacity": 3})
@@ -180,7 +208,7 @@ def test_an_explicit_null_is_what_a_field_without_a_value_is() -> None:
         ({}, "missing_field", "command is missing"),
         ({"command": 1}, "bad_field", "command: must be text"),
         ({"command": "Jion"}, "unknown_command", "did you mean Join?"),
-        ({"command": "ForceState"}, "unknown_command", "ForceState is no command"),
+        ({"command": "ForgetState"}, "unknown_command", "ForgetState is no command"),
         ({"command": "Noop", "x": 1}, "unknown_field", "x is no field; there are none"),
         ({"command": "Join", "nod": "A"}, "unknown_field", "nod is no field; did you mean node?"),
         ({"command": "Join", "qqq": "A", "node": "A"}, "unknown_field", "known are node, seed, tokens"),
@@ -271,6 +299,9 @@ def test_what_is_written_is_read_back(kind, data):
         command = replace(command, settings=tuple(sorted(dict(command.settings).items())))
     if kind in ("CreateKeyspace", "AlterKeyspace"):
         command = replace(command, replication=Replication("simple", command.replication.factor))
+    if kind == "SchemaBatch":
+        plain = (replace(one, create_keyspace=None, alter_keyspace=None) for one in command.statements)
+        command = replace(command, statements=tuple(plain))
     assert read(to_json(EMPTY_STATE, command), EMPTY_STATE) == command
 
 

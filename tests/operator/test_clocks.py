@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
-from ringlog.kernel.commands.cdc_clock import WithdrawCdcGeneration
+from ringlog.kernel.commands.cdc_clock import LowerSettledTime, WithdrawCdcGeneration
 from ringlog.kernel.commands.cdc_expiry import ExpireCdcGeneration
 from ringlog.kernel.commands.cdc_writers import AdvanceCdcWriter
+from ringlog.node.settling import next_settled
 from ringlog.operator import views
-from ringlog.operator.clocks import clock_lines, left_ahead, lowest_horizon, skews
+from ringlog.operator.clocks import MINUTE_US, clock_lines, left_ahead, lowest_horizon, settled_lowering, skews
+from ringlog.operator.errors import Refused
 from ringlog.operator.rehearsal import Rehearsal
 from ringlog.protocol.limits import ENDS_AHEAD_MAX_US, WITHDRAWN_AHEAD_MIN_US, too_far_ahead
 from ringlog.runtime.clock import ManualClock
@@ -59,6 +61,21 @@ class Story:
         assert too_far_ahead(self.rehearsal.state, advance, self.now + YEAR_US) is None
         assert self.say(command="AdvanceCdcWriter", writer="w", horizon=advance.horizon)["outcome"] == "applied"
 
+    def settled_ahead(self) -> None:
+        """A node took writes, and it and the validator had a clock that was a year ahead."""
+        state, wrong = self.rehearsal.state, self.now + YEAR_US
+        wanted = next_settled(state, wrong, None, is_active=True, node="n1")
+        assert wanted is not None
+        assert too_far_ahead(state, wanted, wrong) is None
+        assert self.say(command="SettleVerdicts", until=wanted.until)["outcome"] == "applied"
+
+    def lower(self, appended: int | None) -> str:
+        """As ``ringlog cdc lower`` does it: the outcome."""
+        command = settled_lowering(self.rehearsal.state, self.now, appended, None, "NTP was off")
+        assert too_far_ahead(self.rehearsal.state, command, self.now) is None
+        outcome: str = self.say(command="LowerSettledTime", until=command.until, reason=command.reason)["outcome"]
+        return outcome
+
     def committed_ahead(self) -> str:
         """A generation was committed by a clock that was a year ahead; its join has ended."""
         right = self.now
@@ -83,6 +100,17 @@ def test_a_promise_of_a_far_future_is_lowered_once_its_writer_is_fenced() -> Non
     assert story.rehearsal.state.generations[-1].timestamp < story.now + 60_000_000
 
 
+def test_a_promise_is_not_lowered_below_what_a_wider_leeway_let_in() -> None:
+    story = Story()
+    story.say(command="SettleVerdicts", until=story.now + 1)
+    for leeway in (4 * LEEWAY_US, LEEWAY_US // 5):  # the wide one is that of no generation
+        story.say(command="ChangeSettings", settings={"cdc_leeway_us": leeway})
+        story.say(command="SettleVerdicts", until=story.rehearsal.state.settled.until + 1)
+    story.promised_ahead()
+    state = story.rehearsal.state
+    assert lowest_horizon(state, state.writers["w"], story.now) == story.now + 4 * LEEWAY_US + 1
+
+
 def test_a_generation_of_a_far_future_is_withdrawn() -> None:
     story = Story()
     far = story.committed_ahead()
@@ -92,6 +120,63 @@ def test_a_generation_of_a_far_future_is_withdrawn() -> None:
     )
     assert story.goes_on()[-1] == "finished"
     assert story.rehearsal.state.generations[-1].timestamp < story.now + 60_000_000
+
+
+def test_verdicts_that_were_promised_for_a_far_future_are_taken_back() -> None:
+    story = Story()
+    story.settled_ahead()
+    story.say(command="CreateKeyspace", name="ks", replication={"strategy": "simple", "factor": 1})
+    columns = [{"name": "k", "type": "int"}]
+    story.say(command="CreateTable", keyspace="ks", name="t", columns=columns, partition_key=["k"])
+    assert story.join("n2", 100)[-1:] == ["commit_cdc_generation"]
+    (life,) = story.rehearsal.state.table_lives["ks.t"]
+    assert life.versions[0].since > story.now + YEAR_US - MINUTE_US, "its writes are refused for that year"
+    (left,) = left_ahead(story.rehearsal.state, story.now)
+    assert left.ways_out == ("ringlog cdc lower --reason …",)
+    told, *ways = clock_lines(story.rehearsal.state, story.now, story.now)
+    assert "verdicts on writes are settled up to" in told
+    assert [unknown(shlex.split(one)) for one in left.ways_out] == [None]
+    assert any(left.ways_out[0] in one for one in ways)
+    (view,) = [one for one in views.operations(story.rehearsal.state, {}, story.now) if one["node"] == "n2"]
+    assert "verdicts on writes are settled" in view["waits_for"]
+
+    assert story.lower(story.now) == "applied"
+    near = story.now + 2 * MINUTE_US
+    assert story.rehearsal.state.table_lives["ks.t"][0].versions[0].since < near
+    assert story.goes_on()[-1] == "finished"
+    assert story.rehearsal.state.generations[-1].timestamp < near
+    assert left_ahead(story.rehearsal.state, story.now) == ()
+
+
+def test_a_promise_and_the_verdicts_below_it_are_taken_back_one_after_the_other() -> None:
+    story = Story()
+    story.settled_ahead()
+    story.promised_ahead()
+    assert story.join("n2", 100)[-1:] == ["commit_cdc_generation"]
+    with pytest.raises(Refused, match="w has promised"):
+        story.lower(story.now)
+    state = story.rehearsal.state
+    story.say(command="FenceCdcWriter", writer="w", positions={}, reason="its clock was ahead")
+    lowest = lowest_horizon(state, state.writers["w"], story.now)
+    story.say(command="LowerCdcWriter", writer="w", horizon=lowest, reason="nothing was appended later")
+    assert story.goes_on() == [], "verdicts are settled as far as the writer had promised"
+    assert story.lower(story.now) == "applied"
+    assert story.goes_on()[-1] == "finished"
+
+
+def test_verdicts_that_were_given_stay() -> None:
+    story = Story()
+    with pytest.raises(Refused, match="not far ahead"):
+        story.lower(None)
+    story.settled_ahead()
+    with pytest.raises(Refused, match="writes were appended until"):
+        story.lower(story.now + YEAR_US)
+    state = story.rehearsal.state
+    with pytest.raises(Refused, match="too low"):
+        settled_lowering(state, story.now, None, story.now + MINUTE_US, "why not")
+    refused = too_far_ahead(state, LowerSettledTime(story.now + LEEWAY_US, "why not"), story.now)
+    assert refused is not None
+    assert refused.code == "settled_too_near", "what is appended before it is in the log may be judged there"
 
 
 @pytest.mark.parametrize("what", ["promised", "committed"])

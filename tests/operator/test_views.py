@@ -11,9 +11,9 @@ from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.state import ClusterState
 from ringlog.operator.rehearsal import acknowledgements
 from ringlog.operator.waiting import waiting
-from ringlog.protocol.coordinator_core import Known, propose
+from ringlog.protocol.coordinator_core import CoordinatorView, propose
 from ringlog.sim.prefix import prefix_of
-from ringlog.sim.shape import Shape
+from ringlog.sim.shape import ClusterShape
 from ringlog.wire.records import NodeAck
 
 CLUSTER = "11111111-1111-4111-8111-111111111111"
@@ -21,13 +21,13 @@ CLUSTER = "11111111-1111-4111-8111-111111111111"
 
 def _joining(stage: str) -> ClusterState:
     """A state in which a second node's join is in ``stage``."""
-    states = prefix_of(Shape(2, 0, 1, 1, 10_000, old=False)).states
+    states = prefix_of(ClusterShape(2, 0, 1, 1, 10_000, old=False)).states
     return next(state for state in states if [op.stage for op in in_flight(state)] == [stage] and len(state.nodes) == 2)
 
 
 def _moves_on(state: ClusterState, acks: dict[str, NodeAck]) -> bool:
     """True if the coordinator would move the operation on."""
-    proposals = propose(Known(state, acks, state.epoch, 0))
+    proposals = propose(CoordinatorView(state, acks, state.epoch, 0))
     return any(isinstance(proposal.command, AdvanceOperation) for proposal in proposals)
 
 

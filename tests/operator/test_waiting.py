@@ -22,12 +22,13 @@ from ringlog.operator.intents import named
 from ringlog.operator.rehearsal import acknowledgements
 from ringlog.operator.waiting import COORDINATOR, tries, waiting
 from ringlog.operator.words import described, subject, wait_lines
-from ringlog.protocol.coordinator_core import Known, propose
+from ringlog.protocol.coordinator_core import CoordinatorView, propose
 from ringlog.runtime.draw import SeededDraw
 from ringlog.wire.records import FailedTries, NodeAck
 from tests.cli.test_docs import unknown
 from tests.kernel.movements.clusters import network, placed, simple
 from tests.kernel.operations.drive import SEED, applied, at_every_stage, begun, driven
+from tests.kernel.tablets import lives
 
 FIVE = {f"n{number}": ("dc1/r1", [100 * number]) for number in range(1, 6)} | {"x": ("dc1/r1", [])}
 REQUESTS: dict[str, Command] = {
@@ -55,7 +56,7 @@ def all_acks(state: ClusterState) -> dict[str, NodeAck]:
 
 
 def goes_on(state: ClusterState, operation: str, acks: dict[str, NodeAck]) -> bool:
-    commands = [proposal.command for proposal in propose(Known(state, acks, state.epoch, 0))]
+    commands = [proposal.command for proposal in propose(CoordinatorView(state, acks, state.epoch, 0))]
     return any(isinstance(one, AdvanceOperation) and one.operation == operation for one in commands)
 
 
@@ -144,6 +145,10 @@ def test_what_an_assassination_would_lose_is_foretold() -> None:
     told = foretold(state, named(Assassinate("n3")), SeededDraw(b"x"))
     assert told.startswith("3 ranges have replicas without all")
     assert "rows of 2 ranges may be lost" in told
+    tablets = lives.with_table(lives.three_racks(), lives.factor(1), 6)
+    alone = applied(tablets, DeclareDown(lives.places(lives.tablet(tablets))[0][0], "disk"))
+    told = foretold(alone, named(Assassinate(lives.places(lives.tablet(tablets))[0][0])), SeededDraw(b"x"))
+    assert told.endswith(f"tablets that may lose rows: 1, the first is {lives.TABLE}/0")
 
 
 def test_tries_are_those_of_this_log_as_the_coordinator_counts_them() -> None:
@@ -160,7 +165,9 @@ def test_tries_are_those_of_this_log_as_the_coordinator_counts_them() -> None:
     ):
         acks = all_acks(state) | {"x": said}
         given_up = [
-            one for one in propose(Known(state, acks, state.epoch, 0)) if isinstance(one.command, FailOperation)
+            one
+            for one in propose(CoordinatorView(state, acks, state.epoch, 0))
+            if isinstance(one.command, FailOperation)
         ]
         assert len(tries(state, found, acks)) == len(given_up) == count
 

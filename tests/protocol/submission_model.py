@@ -28,12 +28,22 @@ from ringlog.kernel.outcome import Outcome, OutcomeKind
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Command, Replication
 from ringlog.protocol.fates import all_final, fates, open_entries
-from ringlog.protocol.validator_core import Commit, Freshen, Hint, Publish, Step, Stop, Validator, arrive, begin, settle
+from ringlog.protocol.validator_core import arrive, begin, extend, settle
+from ringlog.protocol.validator_values import (
+    CommitChain,
+    Freshen,
+    HandOver,
+    NextStep,
+    Publish,
+    Shown,
+    StopInstance,
+    Validator,
+)
 from ringlog.runtime.draw import SeededDraw, draw_uuid
 from ringlog.wire.commands import encode_command
 from ringlog.wire.entries import EncodedEntry, author_entry, decode_entry
 from ringlog.wire.ids import new_state_id
-from ringlog.wire.records import APPLIED, REJECTED, Request, Result
+from ringlog.wire.records import APPLIED, REJECTED, CommandRequest, Result
 from tests.agents.world import NOW, World
 
 
@@ -63,20 +73,23 @@ class Now:
     others: tuple[str, ...] = ("noop", "take over")
     created: bool = False
     resends: int = 1
+    grows: bool = False
 
     def key(self) -> Any:
         """Equal for equal moments."""
         core = self.core
         batch = None if core.batch is None else tuple(entry.data for entry in core.batch.chain.entries)
         waiting = tuple(item.request.request_id for item in core.waiting)
-        return (self.log, self.asked, self.folded, waiting, batch, core.acked, self.flying, self.others, self.resends)
+        under_way = (waiting, batch, core.acked, self.flying, self.resends, self.grows)
+        return (self.log, self.asked, self.folded, under_way, self.others)
 
 
 class Model:
-    """``together``: the client's requests come in one record, the first of which applies."""
+    """``together``: the client's requests come in one record, the first of which applies; ``part``: see ``begin``."""
 
-    def __init__(self, rule: Rule, together: bool) -> None:
+    def __init__(self, rule: Rule, together: bool, part: int = 2) -> None:
         self.rule = rule
+        self.part = part
         self.world = World()
         self.base = self.world.state
         self.create = CreateKeyspace("ks", Replication("simple", 1))
@@ -84,8 +97,8 @@ class Model:
         self.requests = tuple(self._request(one) for one in commands[0 if together else 1 :])
         self.states: dict[tuple[bytes, ...], list[ClusterState]] = {(): [self.base]}
 
-    def _request(self, command: Command) -> Request:
-        return Request(self.world.uuid(), self.base.epoch, "client", *encode_command(command))
+    def _request(self, command: Command) -> CommandRequest:
+        return CommandRequest(self.world.uuid(), self.base.epoch, "client", *encode_command(command))
 
     @staticmethod
     def _entry(state: ClusterState, command: Command) -> EncodedEntry:
@@ -139,7 +152,10 @@ class Model:
         if batch is None:
             return
         judged = fates(read, batch.chain)
-        if all_final(judged):
+        if now.grows:
+            step = extend(now.core, NOW, SeededDraw(b"v2"))
+            yield "the validator decides what else waits", self._performed(replace(now, grows=False), step)
+        elif all_final(judged):
             yield "the batch is settled", self._performed(now, settle(now.core, judged))
         elif not now.flying and now.resends:
             again = tuple(entry.data for entry in open_entries(batch.chain, judged))
@@ -155,25 +171,27 @@ class Model:
             now = replace(now, folded=len(now.log))
         return self._performed(now, step)
 
-    def _begin(self, now: Now, state: ClusterState, is_fresh: bool) -> Step:
-        return begin(now.core, state, NOW, SeededDraw(b"v"), is_fresh=is_fresh)
+    def _begin(self, now: Now, state: ClusterState, is_fresh: bool) -> NextStep:
+        return begin(now.core, state, NOW, SeededDraw(b"v"), is_fresh=is_fresh, part=self.part)
 
-    def _performed(self, now: Now, step: Step) -> Now | str:
+    def _performed(self, now: Now, step: NextStep) -> Now | str:
         now = replace(now, core=step.validator)
         for effect in step.effects:
             match effect:
-                case Commit(chain):
-                    now = replace(now, flying=tuple(entry.data for entry in chain.entries))
+                case HandOver(entries):
+                    now = replace(now, flying=tuple(entry.data for entry in entries), grows=True)
+                case CommitChain(chain, handed):
+                    now = replace(now, flying=now.flying + tuple(entry.data for entry in chain.entries[handed:]))
                     if self.rule.early:
                         assert step.validator.batch is not None
                         for pending in step.validator.batch.answers:
                             if broken := self._broken(now, pending.result):
                                 return broken
-                case Publish(results) | Hint(results):
+                case Publish(results) | Shown(results):
                     for result in results:
                         if broken := self._broken(now, result):
                             return broken
-                case Stop():
+                case StopInstance():
                     return replace(now, core=replace(now.core, waiting=(), batch=None))
         return now
 
@@ -191,7 +209,7 @@ class Model:
         outcome = self._outcome(state, request)
         return "" if outcome.kind is OutcomeKind.REFUSED else f"epoch {result.epoch} would take it"
 
-    def _outcome(self, state: ClusterState, request: Request) -> Outcome:
+    def _outcome(self, state: ClusterState, request: CommandRequest) -> Outcome:
         command = DropKeyspace("ks") if request.kind == "DropKeyspace" else Noop()
         return fold(state, self._entry(state, command).entry).outcome
 

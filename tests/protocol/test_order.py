@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from ringlog.cache.port import Written
-from ringlog.cache.projection import Delta, Full
+from ringlog.cache.port import WriteOutcome
+from ringlog.cache.projection import CacheDelta, Full
 from ringlog.kernel.changes import EpochChange
 from ringlog.kernel.commands.cluster import Noop, TakeOver
 from ringlog.kernel.outcome import Entry, OutcomeKind
@@ -31,12 +31,12 @@ from ringlog.protocol.effects import (
     WallClock,
     carry_out,
 )
-from ringlog.protocol.fates import Chain, Fate
-from ringlog.protocol.keeper import Position, Rest, Store, keep
+from ringlog.protocol.fates import EntryChain, Fate
+from ringlog.protocol.keeper import AwaitNewer, NextOffset, Store, keep
 from ringlog.protocol.publisher import Announce, Diverge, Follow, LastPublished, NextStates, Restore, publish
 from ringlog.protocol.role import Accept, Acts, Initialise, Look, superseded, take_role
 from ringlog.protocol.validator import ReadResults, Requests, Trim, answer_requests
-from ringlog.protocol.validator_core import Ack, Hint, Publish
+from ringlog.protocol.validator_values import Ack, Publish, Shown
 from ringlog.runtime.clock import ManualClock
 from ringlog.runtime.draw import SeededDraw
 from ringlog.wire.entries import EncodedEntry, decode_entry
@@ -157,7 +157,7 @@ def test_a_validator_fences_then_makes_all_fates_final_then_reads_the_results() 
         Accept: nothing,
         Requests: once(requests, alone),
         Publish: nothing,
-        Hint: nothing,
+        Shown: nothing,
         Ack: nothing,
     }
     notes = Notes(world, known)
@@ -173,11 +173,23 @@ def test_a_validator_fences_then_makes_all_fates_final_then_reads_the_results() 
         "Until",
         "publishing",
         "Publish",
-        "Hint",
+        "Shown",
         "Ack",
     ]
     refused = ["Requests", "Alone", "Barrier", "publishing", "Publish", "Ack", "Requests"]
     assert notes.seen[len(prepared) :] == [*batch, *refused], "what the chain does not show is decided behind a barrier"
+
+
+def test_a_validator_reads_no_more_while_much_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ringlog.protocol.validator.WAITING_MAX", 3)
+    monkeypatch.setattr("ringlog.protocol.validator_core.BATCH_ENTRIES_MAX", 2)
+    world = World()
+    requests = [(0, tuple(world.request() for _ in range(6)))]
+    outcomes = dict.fromkeys((Initialise, Look, Trim, Accept, Publish, Shown, Ack), nothing)
+    notes = Notes(world, {**outcomes, ReadResults: lambda _: (), Requests: once(requests, (), ())})
+    notes.run(answer_requests("me", 1, notes.direct, SeededDraw(b"draw")))
+    turns = [name for name in notes.seen[notes.seen.index("Accept") :] if name in ("Requests", "decided")]
+    assert turns == ["Requests", "decided", "decided", "Requests", "decided", "Requests", "Requests"], "6, 4, 2, 0 wait"
 
 
 def test_a_validator_does_not_accept_before_its_noop_is_applied() -> None:
@@ -192,11 +204,11 @@ def test_a_validator_does_not_accept_before_its_noop_is_applied() -> None:
 def test_what_was_lost_is_sent_again_until_patience_ends() -> None:
     world = World()
     notes = Notes(world)
-    chain = Chain(world.state.epoch, (world.entry(Noop()),))
+    chain = EntryChain(world.state.epoch, (world.entry(Noop()),))
     notes.lost_appends = 2
     assert notes.run(commit(chain)) == (Fate.APPLIED,)
     assert notes.seen.count("Append") == 3
-    lost = Chain(world.state.epoch, (world.entry(Noop()),))
+    lost = EntryChain(world.state.epoch, (world.entry(Noop()),))
     notes.lost_appends = 10
     with pytest.raises(Undecided):
         notes.run(commit(lost, patience=1_200_000))
@@ -220,23 +232,23 @@ def test_what_cannot_be_decided_is_said() -> None:
 def test_a_keeper_writes_everything_once_then_differences_and_all_again_when_its_base_is_gone() -> None:
     world = World()
     written: list[Store] = []
-    answers = [Written.APPLIED, Written.BASE_MISSING, Written.APPLIED, None, Written.APPLIED]
+    answers = [WriteOutcome.APPLIED, WriteOutcome.BASE_MISSING, WriteOutcome.APPLIED, None, WriteOutcome.APPLIED]
 
-    def store(effect: Store) -> Written | None:
+    def store(effect: Store) -> WriteOutcome | None:
         written.append(effect)
         world.direct()
         return answers[len(written) - 1]
 
     rests: list[bool] = []
 
-    def rest(effect: Rest) -> None:
+    def rest(effect: AwaitNewer) -> None:
         rests.append(effect.answered)
         if len(written) == len(answers):
             raise Over
 
-    notes = Notes(world, {Accept: nothing, Look: nothing, Position: lambda _: 7, Store: store, Rest: rest})
+    notes = Notes(world, {Accept: nothing, Look: nothing, NextOffset: lambda _: 7, Store: store, AwaitNewer: rest})
     notes.run(keep(notes.direct))
-    assert [type(effect.write) for effect in written] == [Full, Delta, Full, Delta, Full]
+    assert [type(effect.write) for effect in written] == [Full, CacheDelta, Full, CacheDelta, Full]
     assert rests == [True, True, False, True]
 
 

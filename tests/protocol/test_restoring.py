@@ -8,12 +8,12 @@ from ringlog.kernel.commands.features import EnableFeature
 from ringlog.kernel.commands.keyspaces import CreateKeyspace
 from ringlog.kernel.commands.nodes import UpdateNode
 from ringlog.kernel.commands.user_types import CreateType, DropType
-from ringlog.kernel.parts import FEATURES
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Replication, TypeField
 from ringlog.protocol.publisher import restoring
 from tests.kernel.entries import NODES, applied, founded, with_normal_nodes
 
+FEATURES = "features"
 STATE = applied(
     with_normal_nodes(founded(), 1),
     UpdateNode(NODES[0], features=("split",)),
@@ -70,7 +70,7 @@ def test_a_topic_of_which_the_state_has_nothing_is_looked_at() -> None:
 
 def test_what_a_later_release_tells_is_left_alone() -> None:
     held = told(STATE)
-    held[SCHEMA]["view/ks.v"] = False
+    held[SCHEMA]["trigger/ks.v"] = False
     held["of-a-later-release"] = {"key": False}
     assert restored(STATE, held) == []
 

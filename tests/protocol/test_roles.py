@@ -6,9 +6,6 @@ from dataclasses import replace
 
 from ringlog.agents.worker import _worker_of
 from ringlog.log.topics import TOPICS
-from ringlog.protocol.balancer import balance
-from ringlog.protocol.effects import carry_out
-from ringlog.protocol.role import Accept, Look, News
 from ringlog.protocol.roles import ROLES
 from ringlog.sim.run import WORKERS, run_script, workers_of
 from ringlog.sim.script import PROFILES, Action, draw_script
@@ -31,24 +28,7 @@ def test_every_role_has_a_thread_and_a_worker_of_the_simulator() -> None:
         assert callable(made)
 
 
-def test_the_balancer_waits_for_news_and_looks_whether_it_may_go_on() -> None:
-    asked: list[object] = []
-
-    class Enough(Exception):
-        pass
-
-    def perform(effect: object) -> None:
-        asked.append(effect)
-        if len(asked) == 5:
-            raise Enough
-
-    try:
-        carry_out(balance(), perform)
-    except Enough:
-        assert asked == [Accept(), News(), Look(), News(), Look()]
-
-
-def test_an_idle_role_is_taken_over_and_handed_over_where_a_script_says_so() -> None:
+def test_an_optional_role_is_taken_over_and_handed_over_where_a_script_says_so() -> None:
     script = draw_script(3, PROFILES["small"])
     assert "balancer" not in [worker.role for worker in workers_of(script)]
     actions = (Action(9_000, 1, "hand_over", ("balancer",)), Action(9_001, SECOND, "hand_over", ("balancer",)))

@@ -1,4 +1,4 @@
-"""Clock, logs and settings of a process."""
+"""Logs and settings of a process."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import pytest
 import structlog
 from pydantic import ValidationError
 
-from ringlog.runtime.clock import ManualClock, SystemClock
+from ringlog.runtime.clock import ManualClock
 from ringlog.runtime.folders import default_data_dir
-from ringlog.runtime.logs import setup_logs
-from ringlog.runtime.settings import Settings
+from ringlog.runtime.logs import SELDOM_S, Seldom, setup_logs
+from ringlog.runtime.settings import ProcessSettings
 
 
 @pytest.fixture
@@ -23,21 +23,6 @@ def fresh_logs() -> Iterator[None]:
     before = structlog.get_config()
     yield
     structlog.configure(**before)
-
-
-def test_a_manual_clock_moves_when_told() -> None:
-    clock = ManualClock(1_000_000)
-    clock.advance(2.5)
-    assert (clock.now_us(), clock.monotonic()) == (3_500_000, 3.5)
-    with pytest.raises(ValueError, match="seconds=-1"):
-        clock.advance(-1)
-
-
-def test_the_system_clock_does_not_go_back() -> None:
-    clock = SystemClock()
-    first, start = clock.now_us(), clock.monotonic()
-    assert first > 1_700_000_000_000_000, "microseconds"
-    assert clock.monotonic() >= start
 
 
 @pytest.mark.usefixtures("fresh_logs")
@@ -67,10 +52,26 @@ def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.setenv("RINGLOG_CLUSTER", "orders")
     monkeypatch.setenv("RINGLOG_SESSION_TIMEOUT_S", "2")
-    settings = Settings()
+    settings = ProcessSettings()
     assert (settings.cluster, settings.session_timeout_s) == ("orders", 2.0)
     assert settings.data_dir == default_data_dir() == tmp_path / "ringlog"
-    assert Settings(cluster="other").cluster == "other", "what is given goes before the environment"
+    assert ProcessSettings(cluster="other").cluster == "other", "what is given goes before the environment"
     monkeypatch.setenv("RINGLOG_CLUSTER", "not a name!")
     with pytest.raises(ValidationError, match="cluster"):
-        Settings()
+        ProcessSettings()
+
+
+@pytest.mark.usefixtures("fresh_logs")
+def test_what_strangers_send_does_not_fill_a_log() -> None:
+    out, clock = io.StringIO(), ManualClock()
+    setup_logs("json", "info", out)
+    seldom = Seldom(structlog.get_logger("test"), clock.monotonic)
+    for number in range(1_600):
+        seldom.warn("unreadable_ack", offset=number)
+    seldom.warn("unreadable_request", offset=7)
+    clock.advance(SELDOM_S)
+    seldom.warn("unreadable_ack", offset=1_600)
+    first, other, again = (json.loads(line) for line in out.getvalue().splitlines())
+    assert (first["offset"], first["event"], "so_far" in first) == (0, "unreadable_ack", False)
+    assert other["event"] == "unreadable_request"
+    assert (again["offset"], again["since_the_last"], again["so_far"]) == (1_600, 1_600, 1_601)

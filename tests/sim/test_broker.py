@@ -7,20 +7,20 @@ from typing import Any
 
 import pytest
 
-from ringlog.sim.broker import Broker, Fenced, NotOwner
-from ringlog.sim.world import SECOND, Host, Unanswered, World
+from ringlog.sim.broker import Fenced, NotOwner, SimBroker
+from ringlog.sim.world import SECOND, SimHost, SimWorld, Unanswered
 
 
 class Bench:
     """A broker with one topic, and a way to do something on a host."""
 
     def __init__(self, seed: int = 1) -> None:
-        self.world = World(seed)
-        self.broker = Broker(self.world, {"t": 1})
+        self.world = SimWorld(seed)
+        self.broker = SimBroker(self.world, {"t": 1})
         self.host = self.world.host("client")
         self.partition = self.broker.partition("t")
 
-    def do(self, work: Generator[Any, bool, Any], host: Host | None = None) -> list[Any]:
+    def do(self, work: Generator[Any, bool, Any], host: SimHost | None = None) -> list[Any]:
         """Start ``work``; the list gets its result, or the exception that it ended with."""
         outcome: list[Any] = []
 

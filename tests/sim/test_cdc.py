@@ -10,15 +10,15 @@ import pytest
 from ringlog.sim.checks.judge import window
 from ringlog.sim.mutants.cdc import MUTANTS
 from ringlog.sim.mutants.plant import planted
-from ringlog.sim.run import Report, run_script
+from ringlog.sim.run import RunReport, run_script
 from ringlog.sim.script import PROFILES, Action, Script, draw_script
-from ringlog.sim.shape import Shape
+from ringlog.sim.shape import ClusterShape
 from ringlog.sim.world import MS, SECOND
 
-SHAPE = Shape(founded=1, joining=1, factor=1, tokens=2, history=10_000, old=False)
+SHAPE = ClusterShape(founded=1, joining=1, factor=1, tokens=2, history=10_000, old=False)
 
 
-def story(seed: int, *befalls: tuple[int, str, tuple[object, ...]]) -> Report:
+def story(seed: int, *befalls: tuple[int, str, tuple[object, ...]]) -> RunReport:
     """A second node joins under load, and these things happen: (milliseconds, what, arguments)."""
     happens = [
         (100, "burst", (4,)),
@@ -29,14 +29,14 @@ def story(seed: int, *befalls: tuple[int, str, tuple[object, ...]]) -> Report:
     return played(seed, happens, 11 * SECOND)
 
 
-def played(seed: int, happens: Sequence[tuple[int, str, tuple[object, ...]]], calm: int) -> Report:
+def played(seed: int, happens: Sequence[tuple[int, str, tuple[object, ...]]], calm: int) -> RunReport:
     """What becomes of a script of (milliseconds, what, arguments); ``calm`` in microseconds."""
     actions = [Action(number, at * MS, what, arguments) for number, (at, what, arguments) in enumerate(happens)]
     ordered = tuple(sorted(actions, key=lambda action: (action.at, action.number)))
     return run_script(Script(seed, "small", SHAPE, calm, ordered))
 
 
-def told(report: Report) -> str:
+def told(report: RunReport) -> str:
     """What a failing run says."""
     return f"seed {report.seed}: {report.rule}: {report.detail}"
 

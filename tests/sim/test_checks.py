@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringlog.kernel.generations.acceptance import Accepted, accept
+from ringlog.kernel.generations.acceptance import AcceptedWrite, accept
 from ringlog.kernel.values import DatacenterReplication, Replication
 from ringlog.sim import run
 from ringlog.sim.checks.accepted import _acceptable
 from ringlog.sim.checks.gates import Acknowledgements
 from ringlog.sim.checks.judge import window
 from ringlog.sim.checks.layout import covering, holds, replicas, walk
-from ringlog.sim.checks.movements import NOBODY, Span
+from ringlog.sim.checks.movements import NOBODY, SeenRange
 from ringlog.sim.checks.quorums import Quorums, _distinct, _quorums
 from ringlog.sim.mutants.operations import MUTANTS
 from ringlog.sim.mutants.plant import planted
@@ -94,10 +94,10 @@ def test_ranges_are_open_below_and_wrap() -> None:
 
 def test_who_comes_back_is_a_new_member_and_who_stays_is_not() -> None:
     first = NOBODY.next(("a", "b"), ("a", "b"), 3)
-    assert first == Span({"a": 3, "b": 3}, {"a": 3, "b": 3}, 3)
+    assert first == SeenRange({"a": 3, "b": 3}, {"a": 3, "b": 3}, 3)
     without = first.next(("b",), ("b",), 5)
     again = without.next(("a", "b"), ("a", "b"), 8)
-    assert again == Span({"a": 8, "b": 3}, {"a": 8, "b": 3}, 8)
+    assert again == SeenRange({"a": 8, "b": 3}, {"a": 8, "b": 3}, 8)
     assert again.next(("a", "b"), ("a", "b"), 9) is again
 
 
@@ -122,5 +122,5 @@ def test_the_retold_rule_of_acceptance_is_the_rule(
     ascending = tuple(sorted(starts))
     reaches = tuple(starts[start] for start in ascending)
     verdict = accept(timestamp, now, ascending, leeway, reaches)
-    assert _acceptable(timestamp, now, ascending, reaches, leeway) == isinstance(verdict, Accepted)
+    assert _acceptable(timestamp, now, ascending, reaches, leeway) == isinstance(verdict, AcceptedWrite)
     assert window(timestamp, now, leeway, ascending, starts.__getitem__) == getattr(verdict, "code", "")

@@ -6,15 +6,15 @@ from collections import Counter
 
 import pytest
 
-from ringlog.sim.checks.moments import HERE
+from ringlog.sim.moments import HERE
 from ringlog.sim.mutants.images import MUTANTS
 from ringlog.sim.mutants.plant import Mutant, planted
-from ringlog.sim.run import Report, run_script
+from ringlog.sim.run import RunReport, run_script
 from ringlog.sim.script import Action, Script
-from ringlog.sim.shape import Shape
+from ringlog.sim.shape import ClusterShape
 from ringlog.sim.world import MS
 
-SHAPE = Shape(founded=1, joining=0, factor=1, tokens=1, history=10_000, old=False)
+SHAPE = ClusterShape(founded=1, joining=0, factor=1, tokens=1, history=10_000, old=False)
 BURSTS = (300, 500, 700, 900, 1_300, 1_600, 2_000, 2_700, 3_000)
 Befalls = tuple[int, str, tuple[object, ...]]
 
@@ -30,7 +30,7 @@ CRASHED: tuple[Befalls, ...] = tuple((at, "when", ("states", 2, 0, "crash", HERE
 REMADE: tuple[Befalls, ...] = ((1_000, "images", ("anew", "i")),)
 
 
-def story(seed: int, *befalls: Befalls, tables: str = "i") -> Report:
+def story(seed: int, *befalls: Befalls, tables: str = "i") -> RunReport:
     """Writes meet in few rows of tables with images, and these things happen: (milliseconds, what, arguments)."""
     happens = [
         *((0, "images", ("create", table)) for table in tables),

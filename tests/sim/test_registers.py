@@ -11,10 +11,12 @@ from ringlog.sim.histories import porcupine
 from ringlog.sim.histories.check import check
 from ringlog.sim.histories.events import Op
 from ringlog.sim.histories.reader import read
-from ringlog.sim.histories.verdict import Verdict
+from ringlog.sim.histories.verdict import Linearizability
 from ringlog.sim.mutants.plant import planted
 from ringlog.sim.mutants.registers import MUTANTS
 from ringlog.sim.recording import LOG
+from ringlog.sim.run import run_script
+from ringlog.sim.script import PROFILES, draw_script
 from ringlog.sim.search import reports, run_seed
 from ringlog.stack.artifacts import cache_root
 
@@ -30,9 +32,9 @@ def test_histories_are_judged_alike_by_ours_and_by_porcupine(tmp_path: Path) -> 
         path = tmp_path / f"small-{seed}.jsonl"
         history = read(path)
         found |= {(key, one.op) for key, operations in history.keys for one in operations}
-        assert check(history).verdict is Verdict.LINEARIZABLE
+        assert check(history).verdict is Linearizability.LINEARIZABLE
         if program is not None:
-            assert porcupine.ask(program, path).verdict is Verdict.LINEARIZABLE
+            assert porcupine.ask(program, path).verdict is Linearizability.LINEARIZABLE
     assert found >= {(LOG, Op.COMMIT), (LOG, Op.BARRIER), (LOG, Op.APPLIED), ("r0", Op.READ), ("r0", Op.WRITE)}
 
 
@@ -48,6 +50,19 @@ def test_bugs_on_this_path_are_found(name: str, first: int) -> None:
     with planted(mutant):
         rules = {run_seed(seed).rule for seed in range(first, first + 8)}
     assert rules & {"linearizable", "write_lost", "ack_before_drained"}
+
+
+def test_registers_in_tablets_are_used_while_their_tablets_move() -> None:
+    drawn = (draw_script(seed, PROFILES["small"]) for seed in range(1, 310))
+    scripts = [script for script in drawn if any(action.what == "tablets" for action in script.actions)]
+    did: Counter[tuple[str, ...]] = Counter()
+    for script in scripts:
+        report = run_script(script, recording=True)
+        assert not report.rule, report.detail
+        did.update(report.did)
+        did["in tablets",] += sum('"ok"' in line and "/r" in line for line in report.history)
+    assert did["in tablets",] > 10 * len(scripts) > 100
+    assert did["register", "stream kept"]
 
 
 def test_an_outsider_changes_nothing_and_gets_nothing() -> None:

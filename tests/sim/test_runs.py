@@ -21,10 +21,10 @@ from ringlog.sim.mutants import MUTANTS, RARE
 from ringlog.sim.mutants.plant import planted
 from ringlog.sim.prefix import forget_prefixes, prefix_of
 from ringlog.sim.regressions import NoScript, load, save
-from ringlog.sim.run import Report, run_script
+from ringlog.sim.run import RunReport, run_script
 from ringlog.sim.script import FAULTS, PROFILES, Script, draw_script, from_json, to_json
-from ringlog.sim.search import Found, reports, run_seed
-from ringlog.sim.shape import Shape
+from ringlog.sim.search import SearchResult, reports, run_seed
+from ringlog.sim.shape import ClusterShape
 from ringlog.sim.shrink import shrink
 
 REGRESSIONS = sorted((Path(__file__).parent / "regressions").glob("*.json"))
@@ -33,7 +33,7 @@ SMALL, MEDIUM = range(1, 121), range(1, 5)
 
 
 def test_fixed_seeds_break_no_promise_and_exercise_every_fault() -> None:
-    found = Found()
+    found = SearchResult()
     for report in reports(SMALL, "small", jobs=1):
         found.add(report)
     assert [(r.seed, r.rule, r.detail) for r in found.failures] == []
@@ -85,9 +85,15 @@ def test_scripts_survive_json() -> None:
         assert from_json(json.loads(json.dumps(to_json(script)))) == script
 
 
+def test_each_run_of_the_profile_of_tablets_has_some() -> None:
+    for seed in range(20):
+        drawn = {action.what for action in draw_script(seed, PROFILES["tablets"]).actions}
+        assert drawn & {"tablets", "logged_tablets"}, seed
+
+
 @pytest.mark.parametrize("founded", [1, 3])
 def test_a_prepared_log_is_a_cluster_at_rest(founded: int) -> None:
-    prefix = prefix_of(Shape(founded, 1, 2, 2, 10_000, old=False))
+    prefix = prefix_of(ClusterShape(founded, 1, 2, 2, 10_000, old=False))
     state = prefix.states[-1]
     assert len(prefix.records) == state.epoch
     assert sum(node.state == "normal" for node in state.nodes.values()) == founded
@@ -96,11 +102,11 @@ def test_a_prepared_log_is_a_cluster_at_rest(founded: int) -> None:
     assert placement is not None
     assert all(len(group.read) == min(2, founded) for group in placement.ranges)
     forget_prefixes()
-    assert digest(prefix_of(Shape(founded, 1, 2, 2, 10_000, old=False)).states[-1]) == digest(state)
+    assert digest(prefix_of(ClusterShape(founded, 1, 2, 2, 10_000, old=False)).states[-1]) == digest(state)
 
 
 def test_a_run_in_which_too_little_happens_fails() -> None:
-    script = replace(draw_script(1, PROFILES["small"]), actions=(), shape=Shape(1, 0, 1, 1, 10_000, old=False))
+    script = replace(draw_script(1, PROFILES["small"]), actions=(), shape=ClusterShape(1, 0, 1, 1, 10_000, old=False))
     report = run_script(replace(script, calm=0), entries_min=50)
     assert report.rule == "too_little"
 
@@ -109,7 +115,7 @@ def test_shrinking_keeps_the_broken_promise_and_little_else() -> None:
     script = draw_script(7, PROFILES["medium"])
     wanted = next(action for action in script.actions if action.what == "command")
 
-    def play(tried: Script) -> Report:
+    def play(tried: Script) -> RunReport:
         rule = "planted" if wanted in tried.actions else ""
         return replace(template, rule=rule)
 

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from ringlog.sim.chance import Chance
-from ringlog.sim.checks.moments import DAWDLE, HERE, Moments
+from ringlog.sim.moments import DAWDLE, HERE, Moments
 from ringlog.sim.rarities import RARITIES, rarity
-from ringlog.sim.scenarios import SCENARIOS, Scenario, Setting, choose
+from ringlog.sim.scenarios import SCENARIOS, Scenario, ScenarioSetting, choose
 from ringlog.sim.script import PROFILES, draw_script, from_json, to_json
 from ringlog.sim.search import run_seed
 from ringlog.sim.simulation import Simulation
-from ringlog.sim.world import MS, SECOND, World
+from ringlog.sim.world import MS, SECOND, SimWorld
 
-SETTING = Setting(SECOND, "n3", ("n1", "n2"), "spark", ("agents-1", "agents-2"), ("app-1", "app-2"))
+SETTING = ScenarioSetting(SECOND, "n3", ("n1", "n2"), "spark", ("agents-1", "agents-2"), ("app-1", "app-2"))
 
 SELDOM = ("FenceCdcWriter", "RetryOperation", "Remove", "Assassinate", "DropTable")
 ENOUGH = 7
@@ -27,7 +27,7 @@ class Stage:
     """A process on n1 that comes to a moment called ``here`` again and again; what happened, and when it went on."""
 
     def __init__(self, times: int) -> None:
-        self.world = World(1)
+        self.world = SimWorld(1)
         self.sim = Simulation(self.world, "cluster", ())
         self.moments: Moments = self.sim.moments
         self.moments.happen = lambda _, what, arguments: self.happened.append((self.world.now, what, arguments))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from ringlog.sim.world import MS, SECOND, PowerCut, Signal, Unanswered, World
+from ringlog.sim.world import MS, SECOND, PowerCut, Signal, SimWorld, Unanswered
 
 
 def test_events_of_one_instant_keep_their_order() -> None:
-    world, seen = World(1), []
+    world, seen = SimWorld(1), []
     for name in "abc":
         world.on(None, 5, seen.append, name)
     world.on(None, 3, seen.append, "first")
@@ -18,7 +18,7 @@ def test_events_of_one_instant_keep_their_order() -> None:
 
 
 def test_a_process_sleeps_and_waits() -> None:
-    world, signal, seen = World(1), Signal(), []
+    world, signal, seen = SimWorld(1), Signal(), []
 
     def work():
         yield 5 * MS
@@ -37,7 +37,7 @@ def test_a_process_sleeps_and_waits() -> None:
 
 
 def test_a_crash_ends_processes_where_they_stand_and_their_messages_still_arrive() -> None:
-    world, seen = World(1), []
+    world, seen = SimWorld(1), []
     host, other = world.host("h"), world.host("other")
 
     def work():
@@ -55,7 +55,7 @@ def test_a_crash_ends_processes_where_they_stand_and_their_messages_still_arrive
 
 
 def test_a_paused_host_does_everything_later_in_order() -> None:
-    world, seen = World(1), []
+    world, seen = SimWorld(1), []
     host = world.host("h")
 
     def work():
@@ -74,7 +74,7 @@ def test_a_paused_host_does_everything_later_in_order() -> None:
 
 
 def test_a_link_keeps_its_order_except_for_stragglers() -> None:
-    world, seen = World(1), []
+    world, seen = SimWorld(1), []
     a, b = world.host("a"), world.host("b")
     for number in range(50):
         world.send(a, b, seen.append, number)
@@ -90,7 +90,7 @@ def test_a_link_keeps_its_order_except_for_stragglers() -> None:
 
 @pytest.mark.parametrize("cut", [("a", "b"), ("b", "a")])
 def test_a_call_over_a_link_cut_in_one_direction_is_not_answered_but_may_have_an_effect(cut: tuple[str, str]) -> None:
-    world, effects, outcomes = World(1), [], []
+    world, effects, outcomes = SimWorld(1), [], []
     a, b = world.host("a"), world.host("b")
     world.link(*cut).cut = True
 
@@ -113,7 +113,7 @@ def test_a_call_over_a_link_cut_in_one_direction_is_not_answered_but_may_have_an
 def test_a_torn_write_is_there_or_not_and_nothing_happens_after_it() -> None:
     kept = set()
     for seed in range(20):
-        world, after = World(seed), []
+        world, after = SimWorld(seed), []
         host = world.host("h")
         host.disk["x"] = "old"
         host.tears = True
@@ -136,7 +136,7 @@ def test_a_torn_write_is_there_or_not_and_nothing_happens_after_it() -> None:
 
 def test_the_same_seed_gives_the_same_fingerprint_and_another_one_another() -> None:
     def fingerprint(seed: int) -> int:
-        world = World(seed)
+        world = SimWorld(seed)
         a, b = world.host("a"), world.host("b")
         for _ in range(30):
             world.send(a, b, lambda _: None)

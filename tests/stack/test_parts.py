@@ -14,15 +14,15 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from ringlog.cli.stack import app
 from ringlog.stack import Stack, StackError, broker, layout, ports, processes
-from ringlog.stack.cli import app
-from ringlog.stack.layout import Child, Layout, Settings, State
+from ringlog.stack.layout import Child, StackLayout, StackSettings, State
 
-SETTINGS = Settings("cluster", 20_001, 20_002, profile="default", request=7)
+SETTINGS = StackSettings("cluster", 20_001, 20_002, profile="default", request=7)
 
 
 def test_settings_and_state_come_back_as_written(tmp_path: Path) -> None:
-    where = Layout(tmp_path)
+    where = StackLayout(tmp_path)
     assert layout.read_settings(where) is None
     assert layout.read_state(where) is None
     layout.write_settings(where, SETTINGS)
@@ -35,7 +35,7 @@ def test_settings_and_state_come_back_as_written(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"profile": "default"}', '{"other": 1}'])
 def test_foreign_settings_are_refused_and_a_foreign_state_means_nothing_is_known(tmp_path: Path, text: str) -> None:
-    where = Layout(tmp_path)
+    where = StackLayout(tmp_path)
     where.settings.write_text(text)
     where.state.write_text(text)
     with pytest.raises(StackError) as refused:
@@ -56,7 +56,7 @@ def test_the_default_folder_follows_environment_then_xdg(tmp_path: Path, monkeyp
 
 
 def test_settings_of_the_users_own_win(tmp_path: Path) -> None:
-    where = Layout(tmp_path)
+    where = StackLayout(tmp_path)
     assert broker.own_properties(where) == {}
     where.own_properties.write_text("# mine\n\nlog.segment.bytes = 1048576\nnum.io.threads=2\n")
     broker.write_files(where, SETTINGS)
@@ -70,7 +70,7 @@ def test_settings_of_the_users_own_win(tmp_path: Path) -> None:
 
 
 def test_broker_settings(tmp_path: Path) -> None:
-    found = broker.properties(Layout(tmp_path), SETTINGS)
+    found = broker.properties(StackLayout(tmp_path), SETTINGS)
     wanted = {
         "auto.create.topics.enable": "false",
         "broker.session.timeout.ms": "3000",
@@ -204,7 +204,7 @@ def test_the_command_answers_in_json_and_with_exit_statuses(tmp_path: Path) -> N
 
 
 def test_reset_asks_first(tmp_path: Path) -> None:
-    layout.write_settings(Layout(tmp_path), SETTINGS)
+    layout.write_settings(StackLayout(tmp_path), SETTINGS)
     (tmp_path / "broker").mkdir()
     refused = CliRunner().invoke(app, ["reset", "--data", str(tmp_path)], input="n\n")
     assert refused.exit_code == 1
@@ -212,7 +212,7 @@ def test_reset_asks_first(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["reset", "--data", str(tmp_path)], input="y\n")
     assert done.exit_code == 0
     assert not (tmp_path / "broker").exists()
-    kept = layout.read_settings(Layout(tmp_path))
+    kept = layout.read_settings(StackLayout(tmp_path))
     assert kept is not None
     assert kept.broker_port == SETTINGS.broker_port
     assert kept.kafka_cluster_id != SETTINGS.kafka_cluster_id

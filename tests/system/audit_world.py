@@ -11,10 +11,10 @@ from tests.cdc.images.memory import MemoryStates
 from tests.node.world import cluster as nodes_and_table
 from tests.node.world import write
 
-from ringlog.audit.report import Report
+from ringlog.audit.report import AuditReport
 from ringlog.audit.topics import records
 from ringlog.audit.verify import Expected, audit
-from ringlog.client.founding import publish_schemas
+from ringlog.client.schemas import publish_schemas
 from ringlog.kernel.changes import CDC_GENERATIONS, CDC_STREAMS, EPOCHS, SCHEMA, ChangeRecord, project
 from ringlog.kernel.generations.admission import refusal, rules_of
 from ringlog.kernel.generations.describe import generate
@@ -33,9 +33,9 @@ from ringlog.wire.records import (
     Bounds,
     CdcRow,
     Cell,
-    Change,
     DeadLetter,
     Mutation,
+    MutationStatement,
     decode_mutation,
     encode_cdc_row,
     encode_dead_letter,
@@ -91,9 +91,14 @@ def mutations(now: int) -> list[tuple[bytes, bytes]]:
     found.append(write("c1", 1, now, operation="ROW_DELETE", cells=(), ttl=None))
     found.append(write("c2", 2, now, operation="UPDATE", ttl=77))
     note = Cell("note", b"n")
-    late, key = Change("UPDATE", (bytes(8),), (note,), now - HOUR_US // 4), (bytes(7) + b"\2",)
+    late, key = MutationStatement("UPDATE", (bytes(8),), (note,), now - HOUR_US // 4), (bytes(7) + b"\2",)
     found += [
-        write("c3", 3, now, more=(late, Change("INSERT", key, (note,)), Change("ROW_DELETE", key, (), now + 1))),
+        write(
+            "c3",
+            3,
+            now,
+            more=(late, MutationStatement("INSERT", key, (note,)), MutationStatement("ROW_DELETE", key, (), now + 1)),
+        ),
         write("c3", 3, now, ttl=60, cells=(note, Cell("other", None))),
         write("c3", 3, now, operation="RANGE_DELETE", clustering_key=(), cells=(), bounds=Bounds(key, True, (), True)),
     ]
@@ -111,7 +116,7 @@ def mutations(now: int) -> list[tuple[bytes, bytes]]:
         write("c1", 1, now, operation="UNKNOWN"),
         write("c1", 1, now, clustering_key=()),
         write("c1", 1, now, cells=(note, Cell("lost", None))),
-        write("c1", 1, now, more=(Change("INSERT", key, (Cell("number", bytes(8)),)),)),
+        write("c1", 1, now, more=(MutationStatement("INSERT", key, (Cell("number", bytes(8)),)),)),
         write("c1", 1, now, cluster_id=str(uuid.uuid4())),
     ]
     pairs = [(mutation_key("shop", "orders", m.partition_key[0] or b""), encode_mutation(m)) for m in found + refused]
@@ -249,7 +254,7 @@ class World:
             self._send(out.topic, out.partition, out.key, out.value)
         self._producer.flush()
 
-    def audited(self, *, by_log: bool = False, **expected: int) -> Report:
+    def audited(self, *, by_log: bool = False, **expected: int) -> AuditReport:
         """The audit's report on what was published. ``by_log``: there is a metadata log."""
         leeway = None if by_log else setting(self.state, LEEWAY)
         return audit(self.bootstrap, self.cluster, Expected(leeway_us=leeway, **expected), lambda _: None)

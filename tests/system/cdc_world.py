@@ -33,7 +33,7 @@ from ringlog.kernel.ring.partition_key import compose
 from ringlog.kernel.state import ClusterState, Generation
 from ringlog.kernel.values import CdcOptions, Column, Command, Replication, StreamReport, Witness
 from ringlog.log.kafka import KafkaLog
-from ringlog.log.replica import Replica
+from ringlog.log.replica import LogReplica
 from ringlog.log.topics import topic_name
 from ringlog.wire.partitions import mutation_key, mutation_partition
 from ringlog.wire.records import (
@@ -100,7 +100,7 @@ class Found:
 class World:
     """One cluster. Metadata commands are applied directly; what the validator would answer is not of interest here."""
 
-    def __init__(self, bootstrap: str, cluster: str, replica: Replica, author: DirectAuthor) -> None:
+    def __init__(self, bootstrap: str, cluster: str, replica: LogReplica, author: DirectAuthor) -> None:
         self.bootstrap = bootstrap
         self.cluster = cluster
         self.replica = replica
@@ -249,7 +249,7 @@ def founded(bootstrap: str, cluster: str, settings: dict[str, int] | None = None
     found_cluster(bootstrap, cluster, settings)
     metadata = KafkaLog(bootstrap, cluster)
     try:
-        with Replica(metadata) as replica:
+        with LogReplica(metadata) as replica:
             yield World(bootstrap, cluster, replica, DirectAuthor(metadata, replica, "test"))
     finally:
         metadata.close()

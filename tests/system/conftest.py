@@ -41,6 +41,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     from pyspark.sql import SparkSession
     from tests.system.spark_cluster import QUICK
 
+    from ringlog.stack import class_archives
+    from ringlog.stack.class_archives import SPARK
     from ringlog_cdc.lake import delta
 
     folder = tmp_path_factory.mktemp("spark")
@@ -53,7 +55,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             .config("spark.jars", ",".join(str(jar) for jar in (*jars("spark"), *jars("lake"))))
             .config(map=delta.SETTINGS)
             .config("spark.driver.memory", "1g")
-            .config("spark.driver.extraJavaOptions", QUICK)
+            .config("spark.driver.extraJavaOptions", " ".join((QUICK, *class_archives.options(SPARK))))
             .config("spark.driver.host", "127.0.0.1")
             .config("spark.driver.bindAddress", "127.0.0.1")
             .config("spark.ui.enabled", "false")

@@ -33,7 +33,7 @@ from ringlog.runtime.kafka_config import Security, connection
 from ringlog.stack import Stack, StackInfo
 from ringlog.stack.broker import new_cluster_id
 from ringlog.stack.java import find_java
-from ringlog.stack.layout import Layout, Settings, write_settings
+from ringlog.stack.layout import StackLayout, StackSettings, write_settings
 from ringlog.stack.ports import HOST, choose
 from ringlog.stack.probes import PROBE_TOPIC
 
@@ -68,10 +68,10 @@ def guarded_kafka(folder: Path, prefix: str) -> Iterator[Guarded]:
     """The broker, with rights for clusters whose names begin with ``prefix``."""
     plain, controller, inner, users, tls = choose(5)
     data, words = folder / "data", {name: secrets.token_urlsafe(12) for name in ("kafka", "ringlog")}
-    layout = Layout(data)
+    layout = StackLayout(data)
     data.mkdir()
     keystore, certificate = _certificate(folder)
-    write_settings(layout, Settings(new_cluster_id(), plain, controller, profile="quick", request=0))
+    write_settings(layout, StackSettings(new_cluster_id(), plain, controller, profile="quick", request=0))
     ports = {"PLAINTEXT": plain, "CONTROLLER": controller, "INNER": inner, "USERS": users, "TLS": tls}
     lines = _broker_lines(ports, words, keystore)
     layout.own_properties.write_text("".join(f"{name}={value}\n" for name, value in lines.items()), encoding="utf-8")

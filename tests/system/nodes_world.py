@@ -15,14 +15,23 @@ from ringlog.kernel.state import Node
 
 
 class NodeProcess:
-    """One node, started and restarted with the same folder."""
+    """One node, started and restarted with the same folder. ``release``: an earlier one, which had no features."""
 
     def __init__(
-        self, world: AgentsWorld, folder: Path, name: str, *, join: bool = True, port: int = 0, datacenter: str = "dc1"
+        self,
+        world: AgentsWorld,
+        folder: Path,
+        name: str,
+        *,
+        join: bool = True,
+        port: int = 0,
+        datacenter: str = "dc1",
+        release: str = "",
     ) -> None:
         self.name = name
-        self._log = folder / f"{name}.log"
-        self._command = [sys.executable, "-m", "ringlog.cli", "node", "run", name]
+        self.log = folder / f"{name}.log"
+        self._release = release
+        self._command = ["node", "run", name]
         self._command += ["--join", "--tokens", "3"] if join else []
         self._command += ["--bootstrap", world.stack.bootstrap_servers, "--cluster", world.cluster]
         self._command += ["--data", str(folder), "--port", str(port), "--datacenter", datacenter]
@@ -30,11 +39,23 @@ class NodeProcess:
         self.process = self.again()
 
     def again(self) -> subprocess.Popen[bytes]:
-        with self._log.open("ab") as log:
-            return subprocess.Popen(self._command, env=self._environment, stdout=log, stderr=subprocess.STDOUT)
+        program = ["-m", "ringlog.cli"]
+        if self._release:
+            earlier = f"import ringlog; ringlog.__version__, ringlog.FEATURES = {self._release!r}, ()"
+            program = ["-c", f"{earlier}; from ringlog.cli.main import main; main()"]
+        with self.log.open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, *program, *self._command], env=self._environment, stdout=log, stderr=subprocess.STDOUT
+            )
 
     def restart(self) -> None:
         self.process = self.again()
+
+    def upgrade(self) -> None:
+        """Stopped, and started with this release."""
+        self.terminate()
+        self._release = ""
+        self.restart()
 
     def kill(self) -> None:
         self.process.kill()
@@ -58,7 +79,11 @@ class NodesWorld:
         # Making a client reads the certificates of the world: a hundred times what a request costs.
         self.http = httpx.Client(timeout=30, limits=httpx.Limits(max_keepalive_connections=0))
         needed = ("validator", "coordinator", "publisher")
-        self.agents.start_all(*(role for role in needed if not agents.alive(role)))
+        try:
+            self.agents.start_all(*(role for role in needed if not agents.alive(role)))
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         for node in self.nodes.values():
@@ -68,8 +93,12 @@ class NodesWorld:
         self.http.close()
         self.agents.close()
 
-    def begin(self, name: str, *, join: bool = True, port: int = 0, datacenter: str = "dc1") -> NodeProcess:
-        self.nodes[name] = NodeProcess(self.agents, self.folder, name, join=join, port=port, datacenter=datacenter)
+    def begin(
+        self, name: str, *, join: bool = True, port: int = 0, datacenter: str = "dc1", release: str = ""
+    ) -> NodeProcess:
+        self.nodes[name] = NodeProcess(
+            self.agents, self.folder, name, join=join, port=port, datacenter=datacenter, release=release
+        )
         return self.nodes[name]
 
     def member(self, name: str) -> Node | None:

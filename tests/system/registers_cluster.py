@@ -9,6 +9,7 @@ same stage later. ``movement`` gives back which harms did hit, in order.
 from __future__ import annotations
 
 import signal
+import subprocess
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,18 +22,19 @@ from ringlog.client.client import Client
 from ringlog.client.coordinator import Coordinator
 from ringlog.client.results import AppliedResult
 from ringlog.kernel.operations.stages import is_ended
-from ringlog.kernel.outcome import Entry, Outcome, Unreadable
-from ringlog.kernel.state import ClusterState, Operation
+from ringlog.kernel.outcome import Entry, Outcome, UnreadableEntry
+from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Command
 
 FILLERS = 8
 VALUE = b"x" * 400
 DEADLINE_S = 240
+OPERATIONS_BETWEEN = 40
 
 
 @dataclass(frozen=True, slots=True)
 class Harm:
-    """SIGKILL (or SIGSTOP, if ``stops``) for the node ``victim`` when the operation enters ``stage``."""
+    """SIGKILL (or SIGSTOP, if ``stops``) for ``victim`` when the operation enters ``stage``: a node, or an agent."""
 
     stage: str
     victim: str
@@ -42,7 +44,7 @@ class Harm:
 class Watch:
     """Follows the next operation, and does its harms. ``operation``: its id, once it is admitted."""
 
-    def __init__(self, world: NodesWorld, harms: tuple[Harm, ...]) -> None:
+    def __init__(self, world: RegistersCluster, harms: tuple[Harm, ...]) -> None:
         self._world = world
         self._left = list(harms)
         self._known = set(world.agents.state.operations)
@@ -52,31 +54,41 @@ class Watch:
         self.away: Harm | None = None
         self.close = world.agents.client.replica.subscribe(self._follow).close
 
-    def now(self) -> Operation | None:
-        """The operation as it is."""
-        return self._world.agents.state.operations.get(self.operation)
+    def stage(self, state: ClusterState) -> str:
+        """Where it is in a state; empty if it has not begun."""
+        if not self.operation:
+            self.operation = min(set(state.operations) - self._known, default="")
+        found = state.operations.get(self.operation)
+        return "" if found is None else found.stage
+
+    def now(self) -> str:
+        """Where it is."""
+        return self.stage(self._world.agents.state)
 
     def ended(self) -> bool:
         """True once it is over."""
-        found = self.now()
+        found = self._world.agents.state.operations.get(self.operation)
         return found is not None and is_ended(found)
 
-    def _follow(self, before: ClusterState, after: ClusterState, _: Entry | Unreadable, __: Outcome, ___: int) -> None:
-        fresh = sorted(set(after.operations) - self._known)
-        if not fresh:
-            return
-        self.operation = fresh[0]
-        had = before.operations.get(self.operation)
-        if had is None or had.stage != after.operations[self.operation].stage:
-            self._harm(after.operations[self.operation].stage)
+    def _follow(
+        self, before: ClusterState, after: ClusterState, _: Entry | UnreadableEntry, __: Outcome, ___: int
+    ) -> None:
+        stage = self.stage(after)
+        if stage and stage != self.stage(before):
+            self._harm(stage)
 
-    def came_back(self) -> None:
-        """Nobody is away any more."""
-        now = self.now()
-        assert now is not None
+    def is_back(self, harm: Harm) -> bool:
+        """Whom this hit is not away any more; False if that was known."""
         with self._lock:
+            if self.away is not harm:
+                return False
             self.away = None
-        self._harm(now.stage)
+        return True
+
+    def came_back(self, harm: Harm) -> None:
+        """As ``is_back``, and somebody else may be hit where the operation is now."""
+        if self.is_back(harm):
+            self._harm(self.now())
 
     def _harm(self, stage: str) -> None:
         with self._lock:
@@ -87,13 +99,15 @@ class Watch:
         if harm is None or self.away is not None:
             return
         self._left.remove(harm)
-        self._world.nodes[harm.victim].process.send_signal(signal.SIGSTOP if harm.stops else signal.SIGKILL)
+        self._world.process_of(harm.victim).send_signal(signal.SIGSTOP if harm.stops else signal.SIGKILL)
         self.done.append(harm)
         self.away = harm
 
 
 class RegistersCluster(NodesWorld):
-    """The nodes, and what a test does with them."""
+    """The nodes, and what a test does with them. ``space``: what the registers are in."""
+
+    space = KEYSPACE
 
     def submit(self, command: Command) -> None:
         answer = self.agents.client.submit(command)
@@ -103,6 +117,15 @@ class RegistersCluster(NodesWorld):
         member = self.member(name)
         assert member is not None
         return member.id
+
+    def process_of(self, name: str) -> subprocess.Popen[bytes]:
+        """The process of a node, or of the only agent of a role."""
+        return self.nodes[name].process if name in self.nodes else self.agents.running(name).process
+
+    def start_again(self, name: str) -> None:
+        """A node was killed, and comes back."""
+        self.nodes[name].process.wait(60)
+        self.nodes[name].restart()
 
     def registered(self, name: str, **where: int | str) -> str:
         """A node that runs and has no tokens; its id."""
@@ -125,7 +148,7 @@ class RegistersCluster(NodesWorld):
                         number = next(numbers, None)
                     if number is None:
                         return
-                    coordinator.write(KEYSPACE, b"filling-%d" % number, VALUE, timestamp=1, timeout_s=30)
+                    coordinator.write(self.space, b"filling-%d" % number, VALUE, timestamp=1, timeout_s=30)
 
             threads = [threading.Thread(target=fill) for _ in range(FILLERS)]
             for thread in threads:
@@ -136,7 +159,7 @@ class RegistersCluster(NodesWorld):
     def check_filling(self, coordinator: Coordinator, count: int) -> None:
         """What was filled in is there."""
         for number in range(0, count, 50):
-            cell = coordinator.read(KEYSPACE, b"filling-%d" % number, timeout_s=60).cell
+            cell = coordinator.read(self.space, b"filling-%d" % number, timeout_s=60).cell
             assert cell is not None
             assert cell.value == VALUE
 
@@ -151,24 +174,27 @@ class RegistersCluster(NodesWorld):
         load: Load,
         begin: Callable[[], object],
         *harms: Harm,
-        between: int = 40,
+        between: int = OPERATIONS_BETWEEN,
+        meanwhile: Callable[[Harm], None] = lambda _: None,
         afterwards: Callable[[str], None] = lambda _: None,
+        watch: Watch | None = None,
     ) -> list[Harm]:
         """A whole movement; the harms that hit.
 
-        ``between``: operations of the load while somebody is away; ``afterwards`` hears of the stage of each harm that
-        is over.
+        ``between``: operations of the load while somebody is away; ``meanwhile`` hears of each harm that has hit,
+        ``afterwards`` of the stage of each that is over. ``watch``: what to follow, if not the next operation.
         """
-        watch = Watch(self, harms)
+        watch = watch or Watch(self, harms)
         begin()
         while True:
             until(lambda: watch.ended() or watch.away, f"{watch.operation} to end: {watch.now()}", DEADLINE_S)
             if watch.away is None:
                 break
             harm = watch.away
+            meanwhile(harm)
             self._bring_back(load, watch, harm, between)
             afterwards(harm.stage)
-            watch.came_back()
+            watch.came_back(harm)
         watch.close()
         hit = [f"{one.victim} {'stopped' if one.stops else 'killed'} at {one.stage}" for one in watch.done]
         print(f"{watch.operation}: {', '.join(hit) or 'nobody hurt'}; {load.total()} operations so far", flush=True)
@@ -176,10 +202,11 @@ class RegistersCluster(NodesWorld):
 
     def _bring_back(self, load: Load, watch: Watch, harm: Harm, between: int) -> None:
         self.go_on(load, between, f"without {harm.victim}")
-        node = self.nodes[harm.victim]
         if harm.stops:
-            until(lambda: (found := watch.now()) and found.stage != harm.stage, f"{harm.stage} to be left", DEADLINE_S)
-            node.process.send_signal(signal.SIGCONT)
+            until(lambda: watch.now() != harm.stage, f"{harm.stage} to be left", DEADLINE_S)
+            self.process_of(harm.victim).send_signal(signal.SIGCONT)
+        elif harm.victim in self.nodes:
+            self.start_again(harm.victim)
         else:
-            node.process.wait(60)
-            node.restart()
+            watch.is_back(harm)  # before it acts: it may leave the next stages at once
+            self.agents.start(harm.victim)

@@ -14,15 +14,16 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from ringlog.client.client import Client
-from ringlog.client.coordinator import Coordinator, Told
+from ringlog.client.coordinator import Coordinator
 from ringlog.client.errors import RequestTimedOut
 from ringlog.client.plans import counts, met, plan
+from ringlog.client.protocol import Told
 from ringlog.sim.histories.check import check
 from ringlog.sim.histories.events import Op
 from ringlog.sim.histories.porcupine import Unavailable, ask, build
 from ringlog.sim.histories.reader import read
 from ringlog.sim.histories.recorder import FileSink, Recorder
-from ringlog.sim.histories.verdict import Verdict
+from ringlog.sim.histories.verdict import Linearizability
 from ringlog.stack import StackInfo
 from ringlog.stack.artifacts import cache_root
 
@@ -59,7 +60,7 @@ class Application:
         with load.recorder.operation(self._name, Op.WRITE, register, timestamp) as call:
             try:
                 told = self._coordinator.write(
-                    KEYSPACE, register.encode(), b"%d" % timestamp, timestamp=timestamp, timeout_s=TIMEOUT_S
+                    load.space, register.encode(), b"%d" % timestamp, timestamp=timestamp, timeout_s=TIMEOUT_S
                 )
             except RequestTimedOut:
                 load.told["write", "timed out"] += 1
@@ -73,7 +74,7 @@ class Application:
         load = self._load
         with load.recorder.operation(self._name, Op.READ, register) as call:
             try:
-                told = self._coordinator.read(KEYSPACE, register.encode(), timeout_s=TIMEOUT_S)
+                told = self._coordinator.read(load.space, register.encode(), timeout_s=TIMEOUT_S)
             except RequestTimedOut:
                 load.told["read", "timed out"] += 1
                 return
@@ -86,10 +87,15 @@ class Application:
 class Load:
     """Some applications on a cluster, and the history of what they did. A context manager.
 
+    ``space``: the keyspace of their registers; in tablets the table.
+
     ``written``, ``done``: the last timestamp that was tried, and told to be written, by register.
     """
 
-    def __init__(self, stack: StackInfo, cluster: str, folder: Path, applications: int = 3) -> None:
+    def __init__(
+        self, stack: StackInfo, cluster: str, folder: Path, applications: int = 3, space: str = KEYSPACE
+    ) -> None:
+        self.space = space
         self.history = folder / "history.jsonl"
         self.is_over = threading.Event()
         self.failures: list[BaseException] = []
@@ -126,6 +132,10 @@ class Load:
         """Operations that have succeeded."""
         return self.told["write", "ok"] + self.told["read", "ok"]
 
+    def timed_out(self) -> int:
+        """Operations of which nobody knows."""
+        return self.told["write", "timed out"] + self.told["read", "timed out"]
+
     def verify(self, client: Client, told: Told) -> None:
         """What counted for a success, judged once more from what it says of itself, on the state that it names."""
         state = client.replica.state
@@ -140,18 +150,18 @@ class Load:
         assert not self.failures, self.failures
         for register in self.registers:
             with self.recorder.operation("end", Op.READ, register) as call:
-                found = value_of(coordinator.read(KEYSPACE, register.encode(), timeout_s=60))
+                found = value_of(coordinator.read(self.space, register.encode(), timeout_s=60))
                 call.ok(found)
             assert (found or 0) >= self.done.get(register, 0), f"{register}: an acknowledged write is lost"
             assert (found or 0) <= self.written.get(register, 0), f"{register}: nobody wrote that"
         report = check(read(self.history))
-        assert report.verdict is Verdict.LINEARIZABLE, report.counterexample
+        assert report.verdict is Linearizability.LINEARIZABLE, report.counterexample
         try:
             opinion = ask(build(cache_root()), self.history)
         except Unavailable as missing:
             print(f"no second opinion: {missing}")
         else:
-            assert opinion.verdict is Verdict.LINEARIZABLE
+            assert opinion.verdict is Linearizability.LINEARIZABLE
 
 
 def value_of(told: Told) -> int | None:

@@ -33,8 +33,8 @@ ROLES = tuple(sorted(roles.ROLES))
 SUPERVISE = """
 import sys
 from ringlog.agents.supervise import supervise
-from ringlog.runtime.settings import Settings
-sys.exit(supervise(Settings(), tuple(sys.argv[1:])))
+from ringlog.runtime.settings import ProcessSettings
+sys.exit(supervise(ProcessSettings(), tuple(sys.argv[1:])))
 """
 
 
@@ -97,6 +97,7 @@ def apply(world: AgentsWorld, command: Command) -> None:
     assert isinstance(world.client.submit(command, timeout_s=DEADLINE_S), AppliedResult)
 
 
+@pytest.mark.soak("the kills of test_registers.py")
 def test_a_node_joins_although_the_coordinator_is_killed(world: AgentsWorld, status: StatusReader) -> None:
     with supervised(world, *ROLES) as supervisor:
         until(lambda: all_caught_up(status), "all agents to be caught up")

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from ringlog.agents.exits import Superseded
-from ringlog.agents.fenced import RECORD_BYTES_MOST, FencedProducer, Written
+from ringlog.agents.fenced import RECORD_BYTES_MOST, FencedProducer, TransactionRecord
 from ringlog.agents.shells.results import ResultsLog
 from ringlog.log.errors import LogTruncated, RecordTooLarge
 from ringlog.log.kafka import KafkaLog
 from ringlog.log.topics import METADATA, RECORD_BYTES_MAX, RESULTS, admin_client, create_topics
 from ringlog.protocol.validator import is_needed
-from ringlog.runtime.settings import Settings
+from ringlog.runtime.settings import ProcessSettings
 from ringlog.stack import StackInfo
 from ringlog.wire.records import APPLIED, REJECTED, Result, encode_result
 
@@ -57,11 +57,11 @@ def fenced(stack: StackInfo, results: KafkaLog) -> FencedProducer:
 
 def test_who_was_replaced_commits_nothing_more(stack: StackInfo, results: KafkaLog) -> None:
     first = fenced(stack, results)
-    first.commit([Written(results.name, None, b"before")])
+    first.commit([TransactionRecord(results.name, None, b"before")])
     second = fenced(stack, results)
     with pytest.raises(Superseded):
-        first.commit([Written(results.name, None, b"zombie")])
-    second.commit([Written(results.name, None, b"after")])
+        first.commit([TransactionRecord(results.name, None, b"zombie")])
+    second.commit([TransactionRecord(results.name, None, b"after")])
     await_committed(results, b"before", b"after")
 
 
@@ -72,7 +72,7 @@ def test_who_is_replaced_inside_a_transaction_leaves_nothing_of_it(stack: StackI
     first._producer.produce(results.name, b"half", partition=0)
     first._producer.flush(DEADLINE_S)
     second = fenced(stack, results)
-    second.commit([Written(results.name, None, b"whole")])
+    second.commit([TransactionRecord(results.name, None, b"whole")])
     await_committed(results, b"whole")
     with pytest.raises(Superseded):
         first._insist(lambda: first._producer.commit_transaction(DEADLINE_S))
@@ -83,12 +83,12 @@ def test_a_rejection_that_was_not_committed_is_not_remembered(
     stack: StackInfo, cluster_name: str, results: KafkaLog, tmp_path: Path
 ) -> None:
     first = fenced(stack, results)
-    first.commit([Written(results.name, None, encode_result(result("committed", 5)))])
+    first.commit([TransactionRecord(results.name, None, encode_result(result("committed", 5)))])
     first._producer.begin_transaction()
     first._producer.produce(results.name, encode_result(result("open", 5)), partition=0)
     first._producer.flush(DEADLINE_S)
     fenced(stack, results)
-    settings = Settings(bootstrap_servers=stack.bootstrap_servers, cluster=cluster_name, data_dir=tmp_path)
+    settings = ProcessSettings(bootstrap_servers=stack.bootstrap_servers, cluster=cluster_name, data_dir=tmp_path)
     kept = ResultsLog(settings, lambda: None)
     assert [found.detail for found in kept.published()] == ["committed"]
     kept.close()
@@ -96,7 +96,7 @@ def test_a_rejection_that_was_not_committed_is_not_remembered(
 
 def test_a_transaction_may_have_more_records_than_the_client_holds(stack: StackInfo, results: KafkaLog) -> None:
     producer = fenced(stack, results)
-    producer.commit([Written(results.name, None, b"%d" % number) for number in range(100_001)])
+    producer.commit([TransactionRecord(results.name, None, b"%d" % number) for number in range(100_001)])
     until(lambda: results.end_offset() > 100_001, "the end of the transaction")
     found = committed(results)
     assert (len(found), found[0], found[-1]) == (100_001, b"0", b"100000")
@@ -106,36 +106,36 @@ def test_a_record_that_the_topic_never_takes_is_named_and_nothing_is_written(
     stack: StackInfo, results: KafkaLog
 ) -> None:
     producer = fenced(stack, results)
-    refused = Written(results.name, b"key", bytes(RECORD_BYTES_MAX))
-    small = Written(results.name, None, b"small")
+    refused = TransactionRecord(results.name, b"key", bytes(RECORD_BYTES_MAX))
+    small = TransactionRecord(results.name, None, b"small")
     with pytest.raises(RecordTooLarge, match=f"topic {results.name} refuses the record 'key' of 2,097,155 bytes"):
         producer.commit([small, refused, *([small] * 20_000)])
-    beyond = Written(results.name, b"far", bytes(RECORD_BYTES_MOST + 1))
+    beyond = TransactionRecord(results.name, b"far", bytes(RECORD_BYTES_MOST + 1))
     with pytest.raises(RecordTooLarge, match="'far' of 33,554,436 bytes") as error:
         producer.commit([small, beyond])
     assert "max.message.bytes=33555460" in error.value.hint
-    producer.commit([Written(results.name, None, b"after")])
+    producer.commit([TransactionRecord(results.name, None, b"after")])
     await_committed(results, b"after")
 
 
 def test_a_batch_above_a_lowered_limit_names_the_largest_of_it(stack: StackInfo, results: KafkaLog) -> None:
     alter(admin_client(stack.bootstrap_servers), results.name, "max.message.bytes", "1000")
     producer = fenced(stack, results)
-    records = [Written(results.name, b"%d" % size, bytes(size)) for size in (100, 700, 300, 200)]
+    records = [TransactionRecord(results.name, b"%d" % size, bytes(size)) for size in (100, 700, 300, 200)]
     with pytest.raises(RecordTooLarge, match="'700' of 703 bytes"):
         producer.commit(records)
 
 
 def test_what_ends_a_transaction_from_inside_leaves_nothing_of_it(stack: StackInfo, results: KafkaLog) -> None:
     class Broken:
-        def __iter__(self) -> Iterator[Written]:
-            yield Written(results.name, None, b"half")
+        def __iter__(self) -> Iterator[TransactionRecord]:
+            yield TransactionRecord(results.name, None, b"half")
             raise Superseded("meanwhile")
 
     producer = fenced(stack, results)
     with pytest.raises(Superseded, match="meanwhile"):
         producer.commit(Broken())
-    producer.commit([Written(results.name, None, b"whole")])
+    producer.commit([TransactionRecord(results.name, None, b"whole")])
     await_committed(results, b"whole")
 
 
@@ -152,7 +152,7 @@ def test_results_that_nobody_needs_are_deleted(
 ) -> None:
     said = [("a", 1, REJECTED), ("b", 2, APPLIED), ("c", 3, REJECTED), ("d", 9, APPLIED), ("e", 2, REJECTED)]
     results.append([encode_result(result(*one)) for one in said])
-    settings = Settings(bootstrap_servers=stack.bootstrap_servers, cluster=cluster_name, data_dir=tmp_path)
+    settings = ProcessSettings(bootstrap_servers=stack.bootstrap_servers, cluster=cluster_name, data_dir=tmp_path)
     kept = ResultsLog(settings, lambda: None)
 
     def after_trimming(oldest: int) -> tuple[list[str], int]:

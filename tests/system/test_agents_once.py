@@ -16,14 +16,14 @@ from ringlog.agents.exits import HALTED
 from ringlog.client.results import AppliedResult
 from ringlog.kernel.commands.cdc_writers import AdvanceCdcWriter, RegisterCdcWriter
 from ringlog.kernel.commands.cluster import Noop
-from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, Unreadable
+from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, UnreadableEntry
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Command
 from ringlog.log.kafka import KafkaLog
 from ringlog.log.topics import METADATA, REQUESTS, admin_client, topic_name
 from ringlog.stack import StackInfo
 from ringlog.wire.commands import encode_command
-from ringlog.wire.records import REJECTED, Request, encode_request
+from ringlog.wire.records import REJECTED, CommandRequest, encode_request
 
 from .agents_world import DEADLINE_S, AgentsWorld, until
 
@@ -35,23 +35,27 @@ class Sender:
 
     def __init__(self, world: AgentsWorld) -> None:
         self.world = world
-        self.sent: list[Request] = []
+        self.sent: list[CommandRequest] = []
         self.applied: Counter[str] = Counter()
         self._log = KafkaLog(world.stack.bootstrap_servers, world.cluster, REQUESTS)
         world.client.replica.subscribe(self._follow)
 
-    def _follow(self, _: ClusterState, _after: ClusterState, item: Entry | Unreadable, out: Outcome, _at: int) -> None:
+    def _follow(
+        self, _: ClusterState, _after: ClusterState, item: Entry | UnreadableEntry, out: Outcome, _at: int
+    ) -> None:
         if out.kind is OutcomeKind.APPLIED and isinstance(item, Entry):
             self.applied[item.request_id] += 1
 
-    def send(self, *commands: Command) -> list[Request]:
+    def send(self, *commands: Command) -> list[CommandRequest]:
         since = self.world.state.epoch
-        requests = [Request(str(uuid.uuid4()), since, "tester", *encode_command(command)) for command in commands]
+        requests = [
+            CommandRequest(str(uuid.uuid4()), since, "tester", *encode_command(command)) for command in commands
+        ]
         self.append(requests)
         self.sent += requests
         return requests
 
-    def append(self, requests: list[Request]) -> None:
+    def append(self, requests: list[CommandRequest]) -> None:
         self._log.append([encode_request(request) for request in requests])
 
     def send_some(self) -> bool:
@@ -84,6 +88,18 @@ def test_what_is_sent_once_is_done_once(stack: StackInfo, cluster_name: str, tmp
         sent = {request.request_id for request in sender.sent}
         until(lambda: sent <= sender.applied.keys(), "the last request to be applied")
         assert max(sender.applied.values()) == 1
+    finally:
+        sender.close()
+        world.close()
+
+
+@pytest.mark.soak("the next validator that repeats a rejection under its own term")
+def test_what_was_refused_stays_refused(stack: StackInfo, cluster_name: str, tmp_path: Path) -> None:
+    """Also by the next validator, to which it would be acceptable."""
+    world = AgentsWorld(stack, cluster_name, tmp_path)
+    sender = Sender(world)
+    try:
+        world.start("validator")
         check_rejections(world, sender)
     finally:
         sender.close()
@@ -91,10 +107,10 @@ def test_what_is_sent_once_is_done_once(stack: StackInfo, cluster_name: str, tmp
 
 
 def check_rejections(world: AgentsWorld, sender: Sender) -> None:
-    """What was refused stays refused, also by the next validator, to which it would be acceptable."""
+    """One validator refuses, is killed, and the next one is asked again."""
     first = world.running("validator")
     world.spawn("validator")
-    early: list[Request] = []
+    early: list[CommandRequest] = []
     for number in range(300):
         early += sender.send(AdvanceCdcWriter(f"w{number}", "a", 1, 0), RegisterCdcWriter(f"w{number}", "a"))[:1]
     until(lambda: any(result.outcome == REJECTED for result in world.results()), "the first rejection")

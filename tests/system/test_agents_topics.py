@@ -70,6 +70,7 @@ def supervise(world: AgentsWorld, tmp_path: Path) -> Iterator[Callable[[str], Su
         yield start
 
 
+@pytest.mark.soak("tests/log/test_identity.py, for the replica that all agents have")
 def test_every_agent_halts_when_the_metadata_topic_was_made_again(
     world: AgentsWorld, supervise: Callable[[str], Supervised]
 ) -> None:
@@ -99,6 +100,7 @@ def test_every_agent_halts_when_the_metadata_topic_was_made_again(
     assert again.text.count("halted and stays down") == 2 * len(ROLES)
 
 
+@pytest.mark.soak("the topic that was made again; tests/log/test_identity.py for every other kind of loss")
 def test_the_same_name_on_another_kafka_and_on_one_that_was_wiped_is_another_cluster(
     world: AgentsWorld, tmp_path: Path
 ) -> None:

@@ -10,6 +10,7 @@ from concurrent.futures import Future, wait
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 
 from ringlog.agents.exits import SUPERSEDED
 from ringlog.client.results import AppliedResult, RejectedResult, Submitted
@@ -19,7 +20,7 @@ from ringlog.kernel.values import Command
 from ringlog.log.kafka import KafkaLog
 from ringlog.log.topics import REQUESTS
 from ringlog.stack import StackInfo
-from ringlog.wire.records import REJECTED, Request, encode_request
+from ringlog.wire.records import REJECTED, CommandRequest, encode_request
 
 from .agents_world import DEADLINE_S, AgentsWorld, until
 
@@ -150,7 +151,9 @@ def test_a_request_id_that_is_used_twice(world: AgentsWorld) -> None:
 def test_bytes_that_are_no_request_and_commands_of_tomorrow_stop_nothing(world: AgentsWorld) -> None:
     world.running("validator")
     requests = KafkaLog(world.stack.bootstrap_servers, world.cluster, REQUESTS)
-    unknown = Request("01890000-0000-7000-8000-00000000feed", world.state.epoch, "tomorrow", "DoWonders", 1, b"?")
+    unknown = CommandRequest(
+        "01890000-0000-7000-8000-00000000feed", world.state.epoch, "tomorrow", "DoWonders", 1, b"?"
+    )
     requests.append([b"", b"junk", b"\xc3\x01" + bytes(8), encode_request(unknown)])
     requests.close()
     assert isinstance(world.client.submit(Noop()), AppliedResult)
@@ -164,6 +167,23 @@ def test_bytes_that_are_no_request_and_commands_of_tomorrow_stop_nothing(world: 
 
 
 @pytest.mark.slow
+def test_what_is_answered_is_acknowledged_although_faust_rests(world: AgentsWorld) -> None:
+    """The next validator does not read again what this one has answered, in however many records it came."""
+    world.running("validator")
+    group = Consumer({"bootstrap.servers": world.stack.bootstrap_servers, "group.id": f"{world.cluster}.validator"})
+    requests = KafkaLog(world.stack.bootstrap_servers, world.cluster, REQUESTS)
+    place = TopicPartition(requests.name, 0)
+    try:
+        for _ in range(2):
+            for _ in range(30):
+                assert isinstance(world.client.submit(Noop()), AppliedResult)
+            end = requests.end_offset()
+            until(lambda end=end: group.committed([place], timeout=10)[0].offset == end, f"offset {end} of {place}")  # type: ignore[misc]
+    finally:
+        group.close()
+        requests.close()
+
+
 def test_take_over_with_the_default_session_time_out(stack: StackInfo, cluster_name: str, tmp_path: Path) -> None:
     world = AgentsWorld(stack, cluster_name, tmp_path, session_timeout_s=6)
     try:

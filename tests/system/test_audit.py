@@ -16,7 +16,7 @@ from tests.cdc.partitions import cdc_partition
 from tests.system.audit_world import Out, World, timeuuid
 
 from ringlog.audit import topics
-from ringlog.audit.report import Report
+from ringlog.audit.report import AuditReport
 from ringlog.audit.topics import AuditError, records
 from ringlog.kernel.changes import CDC_STREAMS
 from ringlog.kernel.values import CdcOptions
@@ -46,7 +46,7 @@ def own_world(stack: StackInfo, cluster_name: str) -> World:
     return World(stack, cluster_name)
 
 
-def failed(report: Report) -> set[str]:
+def failed(report: AuditReport) -> set[str]:
     return {check.name for check in report.checks if not check.ok}
 
 

@@ -15,7 +15,7 @@ from tests.cache.conformance import CacheConformance
 from tests.cache.states import another_cluster, history
 
 from ringlog.cache import redis_cache
-from ringlog.cache.port import CacheStore, CacheUnavailable, Confirmation, Written
+from ringlog.cache.port import CacheStore, CacheUnavailable, Confirmation, WriteOutcome
 from ringlog.cache.projection import Stamp, delta, full, project, stamp_of
 from ringlog.cache.reader import CachedReader, TryAgain
 from ringlog.cache.redis_cache import RedisCache
@@ -84,11 +84,11 @@ class TestRedisCache(CacheConformance):
                     connection.delete(meta)
         with pytest.raises(TryAgain):
             reader.read()
-        assert cache.apply(delta(before, before), AT_ONCE) is Written.BASE_MISSING
-        assert cache.apply(delta(before, after), AT_ONCE) is Written.BASE_MISSING
-        assert cache.apply(full(before), AT_ONCE) is Written.APPLIED
+        assert cache.apply(delta(before, before), AT_ONCE) is WriteOutcome.BASE_MISSING
+        assert cache.apply(delta(before, after), AT_ONCE) is WriteOutcome.BASE_MISSING
+        assert cache.apply(full(before), AT_ONCE) is WriteOutcome.APPLIED
         assert sorted(reader.read().nodes) == sorted(before.nodes)
-        assert cache.apply(delta(before, after), AT_ONCE) is Written.APPLIED
+        assert cache.apply(delta(before, after), AT_ONCE) is WriteOutcome.APPLIED
         stored = cache.read()
         assert stored is not None
         assert stored.parts == project(after)
@@ -122,7 +122,7 @@ class TestRedisCache(CacheConformance):
         stored = cache.read()
         assert stored is not None
         assert (stored.stamp, stored.parts) == (stamp_of(before), project(before))
-        assert cache.apply(delta(before, after), AT_ONCE) is Written.APPLIED
+        assert cache.apply(delta(before, after), AT_ONCE) is WriteOutcome.APPLIED
 
     def test_pieces_that_got_lost_put_nothing_in_place(
         self, stack: StackInfo, cluster_name: str, cache: RedisCache, monkeypatch: pytest.MonkeyPatch

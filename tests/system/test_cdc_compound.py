@@ -20,8 +20,8 @@ from ringlog.kernel.ring.murmur3 import token_of
 from ringlog.kernel.schema.types import serialize
 from ringlog.kernel.values import CdcOptions, Column, TypeField
 from ringlog.stack import StackInfo
-from ringlog.wire.binary import Layout
-from ringlog.wire.records import Bounds, CdcRow, Cell, Change, DeletedElements, Mutation, mapper
+from ringlog.wire.binary import RecordCodec
+from ringlog.wire.records import Bounds, CdcRow, Cell, DeletedElements, Mutation, MutationStatement, mapper
 from ringlog.wire.single_object import header
 from ringlog_cdc.split import keys_only, split
 from ringlog_schemas import frozen
@@ -70,8 +70,15 @@ def compound(first: int, second: int) -> list[Mutation]:
         replace(
             one, operation="INSERT", ttl=5, table="orders", cells=(Cell("amount", b"\0\0\0\1"), Cell("note", None))
         ),
-        replace(one, cells=(Cell("amount", b"\0\0\0\3"),), more=(Change("ROW_DELETE", (NUMBER,), (), second),)),
-        replace(one, operation="PARTITION_DELETE", clustering_key=(), more=(Change("INSERT", (NUMBER,), (), None, 9),)),
+        replace(
+            one, cells=(Cell("amount", b"\0\0\0\3"),), more=(MutationStatement("ROW_DELETE", (NUMBER,), (), second),)
+        ),
+        replace(
+            one,
+            operation="PARTITION_DELETE",
+            clustering_key=(),
+            more=(MutationStatement("INSERT", (NUMBER,), (), None, 9),),
+        ),
         replace(one, deleted_elements=(DeletedElements("to", (b"\0\1",)),), cells=(address(street="x"),)),
     ]
 
@@ -79,15 +86,17 @@ def compound(first: int, second: int) -> list[Mutation]:
 def refused(first: int) -> dict[str, Mutation]:
     """A write for each reason that only a compound or a typed one can have, one statement of it being wrong."""
     one = write("bob", 7, first, table="carts", operation="UPDATE", cells=(Cell("amount", b"\0\0\0\1"),))
-    late = Change("UPDATE", (NUMBER,), one.cells, first - 2 * HOUR_US)
+    late = MutationStatement("UPDATE", (NUMBER,), one.cells, first - 2 * HOUR_US)
     return {
         "bad_key_type": replace(one, partition_key=(b"\xff",)),
-        "bad_change": replace(one, more=(Change("UPDATE", (NUMBER,), (Cell("items", b"?"),)),)),
-        "bad_key": replace(one, more=(Change("ROW_DELETE", ()),)),
-        "unknown_operation": replace(one, more=(Change("UNKNOWN", (NUMBER,)),)),
+        "bad_change": replace(one, more=(MutationStatement("UPDATE", (NUMBER,), (Cell("items", b"?"),)),)),
+        "bad_key": replace(one, more=(MutationStatement("ROW_DELETE", ()),)),
+        "unknown_operation": replace(one, more=(MutationStatement("UNKNOWN", (NUMBER,)),)),
         "timestamp_in_future": replace(one, more=(replace(late, timestamp=now_us() + HOUR_US),)),
         "no_generation": replace(one, more=(late,)),
-        "oversized": replace(one, more=(Change("UPDATE", (NUMBER,), (Cell("items", items(a=1)),), None, 9),)),
+        "oversized": replace(
+            one, more=(MutationStatement("UPDATE", (NUMBER,), (Cell("items", items(a=1)),), None, 9),)
+        ),
     }
 
 
@@ -96,7 +105,7 @@ def by_first_schema(mutation: Mutation) -> bytes:
     schema = frozen(1)["ringlog.mutations.Mutation"]
     record = mapper(schema.full_name).to_record(mutation)
     kept = {field["name"]: record[field["name"]] for field in schema.json["fields"]}
-    return header(schema.fingerprint) + Layout(schema.json).encode(kept)
+    return header(schema.fingerprint) + RecordCodec(schema.json).encode(kept)
 
 
 def expected(world: World, mutation: Mutation) -> list[tuple[Any, ...]]:
@@ -131,8 +140,8 @@ def test_compound_writes_of_several_tables_over_two_generations(
         before, after = second.timestamp - 1_000, now_us()
         good = [replace(one, mutation_id=str(uuid.uuid4())) for one in compound(before, after)]
         bad = {code: replace(one, mutation_id=str(uuid.uuid4())) for code, one in refused(now_us()).items()}
-        big = (Change("UPDATE", (NUMBER,), (Cell("items", items(**{f"k{n:05}": n for n in range(4_000)})),)),)
-        bad["oversized"] = replace(bad["oversized"], more=big)
+        many = Cell("items", items(**{f"k{n:05}": n for n in range(4_000)}))
+        bad["oversized"] = replace(bad["oversized"], more=(MutationStatement("UPDATE", (NUMBER,), (many,)),))
         nothing = replace(
             good[4], mutation_id=str(uuid.uuid4()), bounds=Bounds((NUMBER,), False, (NUMBER,), True), timestamp=after
         )

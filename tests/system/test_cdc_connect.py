@@ -23,6 +23,7 @@ TOKENS = (-5_000_000_000_000_000_000, 0, 7_000_000_000_000_000_000)
 COUNT = 300
 
 
+@pytest.mark.soak("test_cdc_source.py reads the same by a session of its own")
 def test_connect_clients_read_what_a_submitted_job_writes(stack: StackInfo, cluster_name: str, tmp_path: Path) -> None:
     (port,) = choose(1)
     output, launcher = tmp_path / "output", ROOT / "streaming/ringlog_cdc/launcher/ringlog_cdc_run.py"

@@ -22,7 +22,7 @@ from ringlog.kernel.values import CdcOptions, Column, Replication
 from ringlog.stack import StackInfo
 from ringlog.wire.records import Mutation, decode_dead_letter, decode_mutation
 from ringlog_cdc.debezium.envelope import Form
-from ringlog_cdc.debezium.mutations import Rules, mutation_id
+from ringlog_cdc.debezium.mutations import ImportRules, mutation_id
 from ringlog_cdc.debezium.stage import Import, ImportSettings
 
 pytestmark = pytest.mark.system
@@ -94,7 +94,7 @@ def test_every_event_is_one_mutation_whatever_happens_in_between(stack: StackInf
             (people, readings),
             "one",
             Form(),
-            Rules({"inventory.customers": "shop.people"}),
+            ImportRules({"inventory.customers": "shop.people"}),
             until_end=True,
         )
         with Client(stack.bootstrap_servers, cluster_name, "import") as client:

@@ -30,10 +30,10 @@ from ringlog.log.rights import (
 )
 from ringlog.log.topics import admin_client
 from ringlog.operator.fencing import fence
-from ringlog.runtime.context import Context
+from ringlog.runtime.context import ClusterContext
 from ringlog.stack import Stack, StackInfo
 from ringlog.stack.broker import new_cluster_id
-from ringlog.stack.layout import Layout, Settings, write_settings
+from ringlog.stack.layout import StackLayout, StackSettings, write_settings
 from ringlog.stack.ports import HOST, choose
 from ringlog.wire.records import decode_cdc_row
 
@@ -68,8 +68,8 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[StackInf
     folder = tmp_path_factory.mktemp("guarded")
     plain, controller, own_port = choose(3)
     listener = f"{HOST}:{own_port}"
-    layout = Layout(folder)
-    write_settings(layout, Settings(new_cluster_id(), plain, controller, profile="quick", request=0))
+    layout = StackLayout(folder)
+    write_settings(layout, StackSettings(new_cluster_id(), plain, controller, profile="quick", request=0))
     lines = {
         "listeners": f"PLAINTEXT://{HOST}:{plain},CONTROLLER://{HOST}:{controller},WRITERS://{listener}",
         "advertised.listeners": f"PLAINTEXT://{HOST}:{plain},WRITERS://{listener}",
@@ -102,14 +102,14 @@ def await_rights(shop: World, listener: str, rights: Rights) -> None:
 
 def ends_of(shop: World) -> dict[int, int]:
     """Where each partition of the CDC topic ends."""
-    sworn = fence(Context(shop.bootstrap, shop.cluster, ""), A_WRITER, "", None, PROTOCOL, "only to look")
+    sworn = fence(ClusterContext(shop.bootstrap, shop.cluster, ""), A_WRITER, "", None, PROTOCOL, "only to look")
     return {position.partition: position.offset for position in sworn.positions}
 
 
 def test_a_stopped_writer_that_wakes_after_the_fence_writes_nothing(
     guarded: tuple[StackInfo, str], shop: World
 ) -> None:
-    listener, context = guarded[1], Context(shop.bootstrap, shop.cluster, "")
+    listener, context = guarded[1], ClusterContext(shop.bootstrap, shop.cluster, "")
     first = shop.join("n1", [0], 1_000_000)
     shop.schema()
     shop.join("n2", [100], 2_000_000)
@@ -143,10 +143,11 @@ def test_a_stopped_writer_that_wakes_after_the_fence_writes_nothing(
 
 @pytest.mark.spark
 @pytest.mark.slow
+@pytest.mark.soak("the writer that wakes, in this file; the simulator's zombies")
 def test_a_driver_that_wakes_after_its_fence_writes_nothing_and_its_name_goes_on(
     guarded: tuple[StackInfo, str], shop: World, tmp_path: Path
 ) -> None:
-    listener, context = guarded[1], Context(shop.bootstrap, shop.cluster, "")
+    listener, context = guarded[1], ClusterContext(shop.bootstrap, shop.cluster, "")
     first = shop.join("n1", TOKENS, now_us() - HOUR_US)
     shop.schema()
     shop.join("n2", [100], now_us() - HOUR_US // 2)
@@ -224,7 +225,7 @@ def test_the_name_comes_back_under_new_rights_and_only_under_them(guarded: tuple
 
 
 def test_nothing_is_fenced_that_could_not_be_made_sure_of(guarded: tuple[StackInfo, str], shop: World) -> None:
-    context = Context(shop.bootstrap, shop.cluster, "")
+    context = ClusterContext(shop.bootstrap, shop.cluster, "")
     shop.apply(RegisterCdcWriter("spark", "one"))
     writer = shop.state.writers["spark"]
     with pytest.raises(NoRights, match="never got rights"):

@@ -16,12 +16,12 @@ from tests.system.cdc_world import World, founded, now_us, write
 from tests.system.test_cdc_compound import MAP, items
 from tests.system.test_cdc_job import HOUR_US, TOKENS, forget_last_batch, run_to_idle
 
-from ringlog.audit.compound import Columns, elements, is_compound, log_rows, plain_row
+from ringlog.audit.compound import AuditColumns, elements, is_compound, log_rows, plain_row
 from ringlog.audit.images import Images, Wanted
 from ringlog.kernel.commands.schema import AlterTable, CreateTable
 from ringlog.kernel.values import CdcOptions, Column
 from ringlog.stack import StackInfo
-from ringlog.wire.records import Bounds, CdcRow, Cell, Change, Mutation, decode_mutation, mapper
+from ringlog.wire.records import Bounds, CdcRow, Cell, Mutation, MutationStatement, decode_mutation, mapper
 from ringlog_cdc.errors import CdcError
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.system, pytest.mark.spark, pytest.mark.slow]
 
 KINDS = {"customer": "text", "number": "bigint", "amount": "int", "items": MAP, "total": "int", "note": "text"}
-COLUMNS = Columns(("text",), ("bigint",), frozenset({"total"}), {"items": MAP})
+COLUMNS = AuditColumns(("text",), ("bigint",), frozenset({"total"}), {"items": MAP})
 WANTED = Wanted("full", True, ("amount", "items", "note"), ("total",))
 IMAGES = CdcOptions(True, preimage="full", postimage=True)
 
@@ -61,7 +61,9 @@ def history(chance: Random, count: int) -> list[Mutation]:
                     replace(one, operation="ROW_DELETE", cells=()),
                     replace(one, operation="PARTITION_DELETE", cells=(), clustering_key=()),
                     replace(one, operation="RANGE_DELETE", cells=(), clustering_key=(), bounds=upto),
-                    replace(one, cells=(amount,), more=(Change("UPDATE", key, (note,), one.timestamp + 1, 1),)),
+                    replace(
+                        one, cells=(amount,), more=(MutationStatement("UPDATE", key, (note,), one.timestamp + 1, 1),)
+                    ),
                 ),
                 (5, 5, 3, 2, 2, 1, 1, 3),
             )[0]

@@ -16,11 +16,11 @@ from tests.system.test_cdc_job import run_to_idle
 from tests.system.test_cdc_kill import alive, driver, in_hand
 
 from ringlog.audit.lake import audit_lake
-from ringlog.audit.report import Report
+from ringlog.audit.report import AuditReport
 from ringlog.kernel.commands.schema import AlterTable
 from ringlog.kernel.values import Column
 from ringlog.operator.fencing import fence
-from ringlog.runtime.context import Context
+from ringlog.runtime.context import ClusterContext
 from ringlog.stack import StackInfo
 from ringlog.wire.records import Cell
 from ringlog_cdc.errors import CdcError
@@ -73,6 +73,7 @@ def some(begin: int, end: int) -> Iterator[Any]:
         yield write(f"customer-{number % 97}", number, table=("orders", "carts")[number % 2])
 
 
+@pytest.mark.soak("test_cdc_kill.py and test_cdc_lost.py have both of the topic, test_cdc_lake_parts.py the lake")
 def test_a_killed_driver_and_a_lost_checkpoint_leave_each_row_once_in_the_topic_and_in_the_lake(
     stack: StackInfo, shop: World, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -88,7 +89,7 @@ def test_a_killed_driver_and_a_lost_checkpoint_leave_each_row_once_in_the_topic_
     with pytest.raises(CdcError, match="ringlog cdc fence --writer spark") as refused:
         run_to_idle(stack, shop.cluster, second, spark, **options)
     assert refused.value.code == "checkpoint_lost"
-    context = Context(shop.bootstrap, shop.cluster, "")
+    context = ClusterContext(shop.bootstrap, shop.cluster, "")
     shop.apply(fence(context, shop.state.writers["spark"], "lost", None, "", "the test has killed it"))
     before = rows_of_topic(shop)
     shop.apply(AlterTable("shop", "orders", (Column("extra", "int"),)))
@@ -122,6 +123,6 @@ def test_a_killed_driver_and_a_lost_checkpoint_leave_each_row_once_in_the_topic_
 
 def audited(shop: World, lake: Path, failures: dict[str, int]) -> None:
     """The audit of the lake finds so many failures."""
-    report = Report()
+    report = AuditReport()
     audit_lake(shop.bootstrap, shop.cluster, str(lake), report, lambda _: None)
     assert {check.name: check.failures for check in report.checks} == failures, report.as_json()

@@ -38,6 +38,7 @@ class BrokenError(Exception):
     """What a test lets happen."""
 
 
+@pytest.mark.soak("the lake's other tests, and the simulator's kills between a part and its note")
 def test_a_part_is_carried_out_for_the_sink_that_lacks_it(
     stack: StackInfo, shop: World, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,7 @@ from tests.system.test_cdc_lake import table_in
 from ringlog.kernel.generations.describe import size_of
 from ringlog.kernel.state import ClusterState, Generation
 from ringlog.log.memory import MemoryLog
-from ringlog.log.replica import Replica
+from ringlog.log.replica import LogReplica
 from ringlog.wire.records import encode_cdc_row
 
 if TYPE_CHECKING:
@@ -32,11 +32,11 @@ def with_first(state: ClusterState, epoch: int, **changes: Any) -> ClusterState:
 
 
 def test_generations_and_streams_follow_the_state(spark: SparkSession, tmp_path: Path) -> None:
-    from ringlog_cdc.lake.delta import Delta
+    from ringlog_cdc.lake.delta import DeltaTables
     from ringlog_cdc.lake.descriptions import Descriptions
 
     metadata, lake = MemoryLog(), tmp_path / "lake"
-    with Replica(metadata) as replica:
+    with LogReplica(metadata) as replica:
         bench = Bench(metadata, replica, tmp_path / "bench")
         one = bench.world.state
         bench.world.join("n2", (1000,), now_us())
@@ -47,7 +47,7 @@ def test_generations_and_streams_follow_the_state(spark: SparkSession, tmp_path:
         return sorted(tuple(row) for row in table_in(spark, lake, name).select(*columns).collect())
 
     def keeper() -> Descriptions:
-        return Descriptions(Delta(spark, "test"), str(lake), one.cluster_id)
+        return Descriptions(DeltaTables(spark, "test"), str(lake), one.cluster_id)
 
     kept = keeper()
     assert kept.keep(one)
@@ -75,13 +75,13 @@ def test_generations_and_streams_follow_the_state(spark: SparkSession, tmp_path:
 
 def test_a_lake_is_of_one_cluster(spark: SparkSession, tmp_path: Path) -> None:
     from ringlog_cdc.errors import CdcError
-    from ringlog_cdc.lake.delta import Delta
+    from ringlog_cdc.lake.delta import DeltaTables
     from ringlog_cdc.lake.identity import Identity
     from ringlog_cdc.lake.sink import Lake
 
     def lake(cluster: str, checkpoint: str) -> Lake:
         identity = Identity(cluster, "spark", checkpoint, str(tmp_path))
-        return Lake(Delta(spark, identity.author), identity)
+        return Lake(DeltaTables(spark, identity.author), identity)
 
     lake("one", "a").sign()
     lake("one", "a").sign()
@@ -92,10 +92,11 @@ def test_a_lake_is_of_one_cluster(spark: SparkSession, tmp_path: Path) -> None:
     assert refused.value.code == "lake_of_another"
 
 
+@pytest.mark.soak("generations and streams follow the state")
 def test_a_reader_of_one_generation_and_stream_opens_only_its_files(spark: SparkSession, tmp_path: Path) -> None:
-    from ringlog_cdc.lake.delta import Delta
+    from ringlog_cdc.lake.delta import DeltaTables
     from ringlog_cdc.lake.identity import Identity
-    from ringlog_cdc.lake.sink import HEADS_TYPE, Commit, Lake, heads
+    from ringlog_cdc.lake.sink import HEADS_TYPE, Lake, LakeCommit, heads
 
     old, new = 1_000, 2_000
     rows = [
@@ -103,8 +104,8 @@ def test_a_reader_of_one_generation_and_stream_opens_only_its_files(spark: Spark
         for number in range(400)
     ]
     values = spark.createDataFrame([(encode_cdc_row(one),) for one in rows], "value binary")
-    lake = Lake(Delta(spark, "a"), Identity("c", "w", "a", str(tmp_path)), rows_per_file=50)
-    lake.add(values.mapInArrow(heads, HEADS_TYPE), Commit(0, {}), {"shop.people": FIELDS})
+    lake = Lake(DeltaTables(spark, "a"), Identity("c", "w", "a", str(tmp_path)), rows_per_file=50)
+    lake.add(values.mapInArrow(heads, HEADS_TYPE), LakeCommit(0, {}), {"shop.people": FIELDS})
     path = str(tmp_path / "shop" / "people_scylla_cdc_log")
     whole = spark.read.format("delta").load(path)
     of_old = whole.where(f"`cdc$generation` = {old}")

@@ -14,7 +14,7 @@ from tests.system.test_cdc_job import HOUR_US, TOKENS, identity, run_to_idle
 from ringlog.kernel.commands.schema import AlterTable
 from ringlog.kernel.values import CdcOptions
 from ringlog.operator.fencing import fence
-from ringlog.runtime.context import Context
+from ringlog.runtime.context import ClusterContext
 from ringlog.stack import StackInfo
 from ringlog_cdc.errors import CdcError
 
@@ -54,7 +54,7 @@ def test_what_was_skipped_stays_skipped_and_no_second_job_logs_anything_again(
         assert broken.value.code == "plan_chain_broken"
         assert world.state.writers["spark"].incarnation == incarnation
 
-        context = Context(world.bootstrap, world.cluster, "")
+        context = ClusterContext(world.bootstrap, world.cluster, "")
         world.apply(fence(context, world.state.writers["spark"], "lost", None, "", "the test has lost it"))
         world.send(write(f"k{number % 7}", number, table=("quiet", "orders")[number % 2]) for number in range(120, 140))
         run_to_idle(stack, cluster_name, second, spark)

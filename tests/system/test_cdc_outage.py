@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
@@ -15,8 +16,10 @@ from tests.system.cdc_world import founded, now_us, until, write
 from tests.system.test_cdc_job import HOUR_US, TOKENS, start
 
 from ringlog.log.errors import LogUnavailable
+from ringlog.log.topics import admin_client
 from ringlog.stack import Stack
 from ringlog_cdc.errors import CdcError, StopRequested
+from ringlog_cdc.protocol.batch import WriteRows
 from ringlog_cdc.source import Offsets
 
 if TYPE_CHECKING:
@@ -29,8 +32,8 @@ pytestmark = [pytest.mark.system, pytest.mark.spark, pytest.mark.slow]
 def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """A stack for these tests alone: nobody else's broker is killed here."""
     stack = Stack(tmp_path_factory.mktemp("away"))
-    stack.up("quick")
     try:
+        stack.up("quick")
         yield stack
     finally:
         stack.down()
@@ -42,6 +45,7 @@ def kill_broker(stack: Stack) -> None:
     until(lambda: not stack.status().broker.running, "the broker to be away")
 
 
+@pytest.mark.soak("the job that goes on when the broker is back; the stop in the middle of a batch")
 def test_offsets_are_waited_for_until_patience_or_the_job_ends(own: Stack, cluster_name: str) -> None:
     info = own.up("quick")
     stopping = threading.Event()
@@ -97,3 +101,60 @@ def test_the_job_goes_on_when_the_broker_is_back(
             job.writer.check()
         finally:
             job.stop()
+
+
+@pytest.mark.soak("the driver that is asked to stop in the middle of a batch")
+def test_a_stop_does_not_wait_for_a_broker_that_is_away(
+    own: Stack, cluster_name: str, tmp_path: Path, spark: SparkSession
+) -> None:
+    info = own.up("quick")
+    with founded(info.bootstrap_servers, cluster_name) as world:
+        world.join("n1", TOKENS, now_us() - HOUR_US)
+        world.schema()
+        job = start(info, cluster_name, tmp_path, spark)
+        world.send([write("before", 1)])
+        until(lambda: len(world.rows()) == 1, "the first row")
+        perform = job.runner.driver.handlers[WriteRows]
+
+        def without_broker(effect: WriteRows) -> object:
+            kill_broker(own)
+            return perform(effect)
+
+        job.runner.driver.handlers[WriteRows] = without_broker
+        world.send([write("after", 2)])
+        until(lambda: not own.status().broker.running, "the broker to be away in the middle of a batch")
+        stopped = threading.Thread(target=job.stop, daemon=True)
+        stopped.start()
+        stopped.join(120)
+        assert not stopped.is_alive(), "a stop waits for a broker that is away"
+        told = [json.loads(line) for line in (job.settings.checkpoint / "progress.jsonl").read_text().splitlines()]
+        assert [line["batch"] for line in told if line["event"] == "given_up"] == [job.runner.batch]
+        own.up("quick")
+        again = start(info, cluster_name, tmp_path, spark)
+        until(lambda: len(world.rows()) == 2, "the row that was given up", again.writer.check)
+        again.stop()
+        assert len(world.rows()) == 2
+
+
+def test_a_topic_that_is_deleted_in_the_middle_of_a_batch_ends_the_job(
+    own: Stack, cluster_name: str, tmp_path: Path, spark: SparkSession
+) -> None:
+    """A producer would wait for it for ever."""
+    info = own.up("quick")
+    with founded(info.bootstrap_servers, cluster_name) as world:
+        world.join("n1", TOKENS, now_us() - HOUR_US)
+        world.schema()
+        job = start(info, cluster_name, tmp_path, spark)
+        perform, sink = job.runner.driver.handlers[WriteRows], job.settings.sink_topic
+        admin = admin_client(info.bootstrap_servers)
+
+        def without_topic(effect: WriteRows) -> object:
+            admin.delete_topics([sink])[sink].result()
+            return perform(effect)
+
+        job.runner.driver.handlers[WriteRows] = without_topic
+        world.send([write("row", 1)])
+        with pytest.raises(CdcError, match=f"topic {sink} was deleted") as ended:
+            job.wait()
+        assert ended.value.code == "topic_missing"
+        job.stop()

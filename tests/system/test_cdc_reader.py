@@ -19,7 +19,7 @@ import pytest
 from tests.system.cdc_log import KEYS, CdcLog, Story, drop_all
 from tests.system.cdc_world import founded, until
 
-from ringlog.client.cdc import CdcReader, Change
+from ringlog.client.cdc import CdcChange, CdcReader
 from ringlog.client.cdc.errors import BadProgress, ProgressInUse, RowsLost, UnknownTable
 from ringlog.client.cdc.stores import MemoryProgress
 from ringlog.kernel.commands.schema import AlterTable, CreateTable, DropTable
@@ -48,11 +48,11 @@ def log(stack: StackInfo, cluster_name: str) -> Iterator[CdcLog]:
         yield CdcLog(world)
 
 
-def numbers(changes: list[Change]) -> list[int]:
+def numbers(changes: list[CdcChange]) -> list[int]:
     return [change.rows[0].key["number"] for change in changes]
 
 
-def in_order(changes: list[Change]) -> bool:
+def in_order(changes: list[CdcChange]) -> bool:
     """Generation after generation, and the writes of each key as they were produced."""
     generations = [change.generation for change in changes]
     keys: dict[str, list[int]] = {}

@@ -96,6 +96,7 @@ def more_partitions(admin: AdminClient, topic: str) -> None:
     until(lambda: len(admin.list_topics(topic, timeout=10).topics[topic].partitions) == count, "the partitions")
 
 
+@pytest.mark.soak("tests/kernel/generations, and the simulator changes leeways")
 def test_a_wider_leeway_reaches_into_no_generation_that_has_ended(
     stack: StackInfo, cluster_name: str, spark: SparkSession, tmp_path: Path
 ) -> None:

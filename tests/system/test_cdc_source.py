@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -47,14 +48,27 @@ class Sink:
         return [number for _, rows in sorted(self.batches.items()) for _, number in rows]
 
 
+def started(frame: DataFrame, sink: Sink, checkpoint: Path, **trigger: str | bool) -> StreamingQuery:
+    """A query whose source has begun.
+
+    Spark gives the Python process of a stream's source ten seconds to answer, however busy the machine is, and no
+    setting changes that: the query then ends before it has read anything. It is started again, as its operator would.
+    """
+    to_start = frame.writeStream.foreachBatch(sink.take).option("checkpointLocation", str(checkpoint))
+    for _ in range(5):
+        query = to_start.trigger(**trigger).start()  # type: ignore[arg-type]
+        until(
+            lambda query=query: query.exception() or not query.status["message"].startswith("Initializing"),  # type: ignore[misc]
+            "the query's source",
+        )
+        if "Python worker failed to connect back" not in str(query.exception()):
+            break
+    return query
+
+
 @contextmanager
 def running(frame: DataFrame, sink: Sink, checkpoint: Path) -> Iterator[StreamingQuery]:
-    query = (
-        frame.writeStream.foreachBatch(sink.take)
-        .option("checkpointLocation", str(checkpoint))
-        .trigger(processingTime="200 milliseconds")
-        .start()
-    )
+    query = started(frame, sink, checkpoint, processingTime="200 milliseconds")
     try:
         yield query
     finally:
@@ -126,12 +140,7 @@ def test_a_stream_goes_on_from_its_checkpoint_over_generation_switches(
 
 def run_to_the_end(frame: DataFrame, sink: Sink, checkpoint: Path) -> None:
     """One run of a query that is started now and then."""
-    query = (
-        frame.writeStream.foreachBatch(sink.take)
-        .option("checkpointLocation", str(checkpoint))
-        .trigger(availableNow=True)
-        .start()
-    )
+    query = started(frame, sink, checkpoint, availableNow=True)
     assert query.awaitTermination(120)
     fine(query)
 
@@ -150,6 +159,20 @@ def test_a_run_with_available_now_has_all_that_there_is_of_all_generations(
     story.write(story.rows(2, 7), copies=2)
     run_to_the_end(read_cdc(*where, stream=True), sink, tmp_path)
     assert sorted(sink.numbers) == list(range(story.numbers))
+    remember_another_history(tmp_path / "offsets")
+    with running(read_cdc(*where, stream=True), sink, tmp_path) as query:
+        until(lambda: query.exception() is not None, "an error")
+        assert "says the query's checkpoint" in str(query.exception())
+
+
+def remember_another_history(offsets: Path) -> None:
+    """As if the metadata log had been cut and had grown again since the newest of Spark's offsets was written."""
+    newest = max((path for path in offsets.iterdir() if path.name.isdecimal()), key=lambda path: int(path.name))
+    text = newest.read_text()
+    seen = re.search(r"state_id[^0-9a-f]+([0-9a-f-]{36})", text)
+    assert seen is not None, text
+    newest.write_text(text.replace(seen[1], "0190b3f0-0000-7000-8000-000000000000"))
+    newest.with_name(f".{newest.name}.crc").unlink()
 
 
 def test_a_table_that_was_made_anew_has_its_own_rows_only(log: CdcLog, spark: SparkSession) -> None:
@@ -169,6 +192,7 @@ def test_a_table_that_was_made_anew_has_its_own_rows_only(log: CdcLog, spark: Sp
     assert {row["number"] for row in read_cdc(*where, table_id=old).collect()} == {*range(5), 10, 11, 12}
 
 
+@pytest.mark.soak("the same of the reader, and the stream that goes on from its checkpoint")
 def test_rows_that_are_no_longer_kept_end_a_query_or_are_skipped(
     log: CdcLog, spark: SparkSession, tmp_path: Path
 ) -> None:

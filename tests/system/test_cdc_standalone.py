@@ -123,6 +123,7 @@ def check_rows(world: World) -> int:
     return len(found) - len(distinct)
 
 
+@pytest.mark.soak("test_cdc_kill.py kills the driver in a batch, test_cdc_job.py has the same rows")
 def test_a_submitted_job_goes_on_when_its_executor_dies_in_a_batch_and_leaves_no_hole(
     world: World, cluster: SparkCluster, tmp_path: Path
 ) -> None:

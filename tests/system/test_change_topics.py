@@ -49,7 +49,7 @@ from ringlog.log.topics import (
     topic_name,
 )
 from ringlog.protocol.coordinator_core import propose
-from ringlog.runtime.settings import Settings
+from ringlog.runtime.settings import ProcessSettings
 from ringlog.stack import StackInfo
 from ringlog.wire.changes import decode_change, encode_change, encode_change_record
 
@@ -195,6 +195,7 @@ def test_a_publisher_that_is_killed_in_the_middle_leaves_no_gap_and_no_repetitio
     check_transactions(world)
 
 
+@pytest.mark.soak("the one that is killed; the simulator's zombies")
 def test_a_publisher_that_slept_through_its_replacement_publishes_nothing_more(world: AgentsWorld) -> None:
     first = world.start("publisher")
     until(lambda: reached(world, world.state.epoch), "the first epochs")
@@ -226,6 +227,7 @@ def make_again(world: AgentsWorld, topics: list[str]) -> None:
     until(made_again, "the topics to be made again")
 
 
+@pytest.mark.soak("what change topics lack is written in several transactions")
 def test_a_change_topic_that_was_made_again_gets_what_it_lacks(world: AgentsWorld) -> None:
     """Also where a publisher has written to it before it was started again: what is there then is not all."""
     first = world.start("publisher")
@@ -289,7 +291,7 @@ def test_what_change_topics_lack_is_written_in_several_transactions(
     check(world)
     first.stop()
     make_again(world, [topic_name(world.cluster, PLACEMENTS)])
-    settings = Settings(
+    settings = ProcessSettings(
         bootstrap_servers=world.stack.bootstrap_servers, cluster=world.cluster, data_dir=tmp_path, redis_url="none"
     )
     again = publisher.PublisherThread(settings, lambda _: None, lambda _: None)

@@ -78,6 +78,7 @@ def test_a_wrong_password_is_named_as_the_reason_and_not_shown(guarded: Guarded,
     assert "not-the-password" not in user.told
 
 
+@pytest.mark.soak("the wrong password that is named as the reason")
 def test_a_certificate_that_is_not_trusted_is_named_as_the_reason(guarded: Guarded, user: User, tmp_path: Path) -> None:
     trusting = tmp_path / "trusting.properties"
     lines = guarded.tls_login.read_text().splitlines()
@@ -87,6 +88,7 @@ def test_a_certificate_that_is_not_trusted_is_named_as_the_reason(guarded: Guard
     assert "certificate" in user.told
 
 
+@pytest.mark.soak("the next test does it by SCRAM, with the same files of settings")
 def test_everything_works_for_who_logs_in_over_tls(guarded: Guarded, user: User, tmp_path: Path) -> None:
     name = f"{PREFIX}{uuid.uuid4().hex[:8]}"
     user.run("cluster", "found", name, "--kafka-config", str(guarded.tls_login))

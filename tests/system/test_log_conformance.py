@@ -1,4 +1,4 @@
-"""What every log must do: memory, Kafka, and the delayable log around each, against the same tests."""
+"""What every log must do: memory, Kafka, the delayable log around each, and the simulator's broker."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable, Iterator
 
 import pytest
+from tests.sim.simulated_log import SimulatedLog
 
 from ringlog.log.delayable import DelayableLog
 from ringlog.log.delays import HOLD, PLACES, Match, Rule
@@ -15,19 +16,23 @@ from ringlog.log.delays_control import MemoryDelays
 from ringlog.log.errors import LogTruncated
 from ringlog.log.kafka import KafkaLog
 from ringlog.log.memory import MemoryLog
-from ringlog.log.port import LogRecord, MetadataLog, Tail
+from ringlog.log.port import LogRecord, LogTail, MetadataLog
 from ringlog.log.topics import METADATA, admin_client, create_topics
+from ringlog.sim.broker import METADATA as SIMULATED_METADATA
+from ringlog.sim.broker import SimBroker
+from ringlog.sim.world import SimWorld
 from ringlog.stack import StackInfo
 
 DEADLINE_S = 60.0
 MakeLog = Callable[[], MetadataLog]
 
 
-KINDS = [
+TOPICS = [
     "memory",
     "delayable memory",
     *(pytest.param(k, marks=pytest.mark.system) for k in ("kafka", "delayable kafka")),
 ]
+KINDS = ["simulated", *TOPICS]
 
 
 @pytest.fixture(params=KINDS)
@@ -35,6 +40,7 @@ def make_log(request: pytest.FixtureRequest) -> Iterator[MakeLog]:
     """Opens the same log, again and again: another connection each time, but in memory the same object."""
     opened: list[MetadataLog] = []
     memory = MemoryLog()
+    broker, lock = SimBroker(SimWorld(1), {SIMULATED_METADATA: 1}), threading.Lock()
     kind = request.param.split()[-1]
     if kind == "kafka":
         info: StackInfo = request.getfixturevalue("stack")
@@ -45,6 +51,8 @@ def make_log(request: pytest.FixtureRequest) -> Iterator[MakeLog]:
 
     def make() -> MetadataLog:
         log: MetadataLog = KafkaLog(info.bootstrap_servers, name) if kind == "kafka" else memory
+        if kind == "simulated":
+            log = SimulatedLog(broker, f"h{len(opened)}", lock)
         opened.append(DelayableLog(log, control, "tester") if request.param.startswith("delayable") else log)
         return opened[-1]
 
@@ -53,7 +61,7 @@ def make_log(request: pytest.FixtureRequest) -> Iterator[MakeLog]:
         log.close()
 
 
-def read(tail: Tail, end: int) -> list[LogRecord]:
+def read(tail: LogTail, end: int) -> list[LogRecord]:
     """Everything up to the position ``end``."""
     records: list[LogRecord] = []
     deadline = time.monotonic() + DEADLINE_S
@@ -143,6 +151,7 @@ def test_a_waiting_reader_hears_of_an_append(make_log: MakeLog) -> None:
     tail.close()
 
 
+@pytest.mark.parametrize("make_log", TOPICS, indirect=True)  # the simulated broker loses nothing that anybody has read
 def test_a_position_beyond_the_end_is_an_error(make_log: MakeLog) -> None:
     log = make_log()
     log.append([b"a"])
@@ -158,6 +167,7 @@ def test_a_position_beyond_the_end_is_an_error(make_log: MakeLog) -> None:
     tail.close()
 
 
+@pytest.mark.parametrize("make_log", TOPICS, indirect=True)  # the simulated broker makes no topic twice
 def test_the_identity_is_the_topics_own(make_log: MakeLog) -> None:
     assert make_log().identity() == make_log().identity()
     assert make_log().kafka_id() == make_log().kafka_id() != ""

@@ -32,9 +32,9 @@ from ringlog.log.errors import (
 from ringlog.log.kafka import KafkaLog
 from ringlog.log.port import LogRecord
 from ringlog.log.producer import AckedProducer
-from ringlog.log.replica import Replica
+from ringlog.log.replica import LogReplica
 from ringlog.log.topics import METADATA, RESULTS, TopicSpec, admin_client, create_topics, topic_name
-from ringlog.protocol.fates import Chain, Fate, fates
+from ringlog.protocol.fates import EntryChain, Fate, fates
 from ringlog.runtime.clock import SystemClock
 from ringlog.runtime.draw import SystemDraw
 from ringlog.stack import Stack, StackInfo
@@ -78,7 +78,7 @@ def test_positions_pass_control_records_and_aborted_transactions(
 
 def test_a_replica_reads_past_a_gap_at_the_end(stack: StackInfo, log: KafkaLog) -> None:
     """A stray transaction on the metadata topic leaves control records: barriers pass them, and so does a commit."""
-    with Replica(log) as replica:
+    with LogReplica(log) as replica:
         found(log, replica, "c")
         producer = Producer({"bootstrap.servers": stack.bootstrap_servers, "transactional.id": log.name})
         producer.init_transactions(DEADLINE_S)
@@ -88,27 +88,31 @@ def test_a_replica_reads_past_a_gap_at_the_end(stack: StackInfo, log: KafkaLog) 
         producer.abort_transaction(DEADLINE_S)
         state = replica.read_barrier()
         assert state.epoch == 1
-        assert commit(log, replica, Chain(1, (AUTHOR.entry(state, Noop()),))).fates == (Fate.APPLIED,)
+        assert commit(log, replica, EntryChain(1, (AUTHOR.entry(state, Noop()),))).fates == (Fate.APPLIED,)
         assert replica.counts[OutcomeKind.UNREADABLE] == 1
-        with Replica(log) as second:
+        with LogReplica(log) as second:
             assert digest(second.read_barrier()) == digest(replica.read_barrier())
 
 
 def test_a_rival_in_the_middle_of_a_batch(log: KafkaLog) -> None:
-    with Replica(log) as replica:
+    with LogReplica(log) as replica:
         found(log, replica, "c")
         state = replica.state
         one, two, three = _three(replica)
         rival = AUTHOR.entry(_after(replica, one), Noop())
         log.append([one.data, rival.data])
-        assert commit(log, replica, Chain(state.epoch, (one, two, three))).fates == (Fate.APPLIED, Fate.LOST, Fate.LOST)
+        assert commit(log, replica, EntryChain(state.epoch, (one, two, three))).fates == (
+            Fate.APPLIED,
+            Fate.LOST,
+            Fate.LOST,
+        )
         assert replica.state.state_id == rival.entry.state_id
 
 
 def test_another_topic_under_the_name_halts(stack: StackInfo, log: KafkaLog, tmp_path: Path) -> None:
     admin = admin_client(stack.bootstrap_servers)
     record = tmp_path / "metadata.json"
-    with Replica(log, watch_s=0.2, record=record) as replica:
+    with LogReplica(log, watch_s=0.2, record=record) as replica:
         found(log, replica, "c")
         first = replica.identity
         for future in admin.delete_topics([log.name]).values():
@@ -121,7 +125,7 @@ def test_another_topic_under_the_name_halts(stack: StackInfo, log: KafkaLog, tmp
         assert caught.value.code in ("log_replaced", "log_truncated"), "whichever is noticed first"
         assert replica.state.epoch == 1
     with pytest.raises(LogReplaced):
-        Replica(log, record=record).start()
+        LogReplica(log, record=record).start()
 
 
 def identity_of(log: KafkaLog) -> str:
@@ -138,7 +142,7 @@ def test_a_log_that_lost_its_beginning_is_refused(stack: StackInfo, log: KafkaLo
     for future in admin.delete_records([TopicPartition(topic_name(log.name.split(".")[0], "metadata"), 0, 2)]).values():
         future.result(DEADLINE_S)
     with pytest.raises(LogTruncated, match="begins at offset 2"):
-        Replica(log).start()
+        LogReplica(log).start()
     tail = log.tail(0)
 
     def poll() -> None:
@@ -152,7 +156,7 @@ def test_a_log_that_lost_its_beginning_is_refused(stack: StackInfo, log: KafkaLo
 
 
 def test_a_running_replica_halts_when_the_log_loses_its_beginning(stack: StackInfo, log: KafkaLog) -> None:
-    with Replica(log, watch_s=0.2) as replica:
+    with LogReplica(log, watch_s=0.2) as replica:
         found(log, replica, "c")
         log.append([encoded.data for encoded in _three(replica)])
         replica.read_barrier()
@@ -172,10 +176,12 @@ def test_a_log_that_lost_its_end_in_a_power_cut_and_has_grown_again_halts(tmp_pa
         info = own.up("quick")
         create_topics(admin_client(info.bootstrap_servers), cluster_name, specs=[METADATA])
         log = KafkaLog(info.bootstrap_servers, cluster_name)
-        with Replica(log, record=record) as replica:
+        with LogReplica(log, record=record) as replica:
             found(log, replica, "c")
             for _ in range(4):
-                assert commit(log, replica, Chain(replica.state.epoch, _three(replica))).fates == (Fate.APPLIED,) * 3
+                assert (
+                    commit(log, replica, EntryChain(replica.state.epoch, _three(replica))).fates == (Fate.APPLIED,) * 3
+                )
         log.close()
         own.down()
         (segment,) = (tmp_path / "stack").rglob(f"{log.name}-0/*.log")
@@ -185,13 +191,13 @@ def test_a_log_that_lost_its_end_in_a_power_cut_and_has_grown_again_halts(tmp_pa
 
         info = own.up("quick")
         log = KafkaLog(info.bootstrap_servers, cluster_name)
-        with Replica(log) as first:
+        with LogReplica(log) as first:
             left = first.read_barrier().epoch
             assert left < 13, "the log has lost entries"
             for _ in range(4):
-                assert commit(log, first, Chain(first.state.epoch, _three(first))).fates == (Fate.APPLIED,) * 3
+                assert commit(log, first, EntryChain(first.state.epoch, _three(first))).fates == (Fate.APPLIED,) * 3
             assert first.state.epoch > 13, "and it is longer than it was"
-        with Replica(log, record=record) as replica, pytest.raises(ReplicaHalted, match="epoch 13 was") as caught:
+        with LogReplica(log, record=record) as replica, pytest.raises(ReplicaHalted, match="epoch 13 was") as caught:
             replica.wait_for(lambda state: state.epoch > 13, DEADLINE_S, "the halt")
         assert caught.value.code == "log_forked"
         log.close()
@@ -215,10 +221,10 @@ def test_a_broker_that_stops_answering_leaves_fates_open_until_it_is_back(tmp_pa
         info = own.up("quick")
         create_topics(admin_client(info.bootstrap_servers), cluster_name, specs=[METADATA])
         log = KafkaLog(info.bootstrap_servers, cluster_name, delivery_timeout_s=1.0)
-        with Replica(log) as replica:
+        with LogReplica(log) as replica:
             found(log, replica, "c")
             state = replica.state
-            chain = Chain(state.epoch, _three(replica))
+            chain = EntryChain(state.epoch, _three(replica))
             os.kill(info.broker_pid, signal.SIGSTOP)
             try:
                 with pytest.raises(LogUnavailable):
@@ -231,7 +237,7 @@ def test_a_broker_that_stops_answering_leaves_fates_open_until_it_is_back(tmp_pa
             assert commit(log, replica, chain, timeout_s=DEADLINE_S).fates == (Fate.APPLIED,) * 3
             assert replica.read_barrier().epoch == state.epoch + 3
             assert replica.halted is None
-            given_up = Chain(replica.state.epoch, _three(replica))
+            given_up = EntryChain(replica.state.epoch, _three(replica))
             assert settle(log, replica, AUTHOR, given_up).fates == (Fate.LOST,) * 3
             # Whoever gave up comes back with them, and with more patience.
             late = KafkaLog(info.bootstrap_servers, cluster_name, delivery_timeout_s=DEADLINE_S)
@@ -243,7 +249,7 @@ def test_a_broker_that_stops_answering_leaves_fates_open_until_it_is_back(tmp_pa
         own.down()
 
 
-def _three(replica: Replica) -> tuple[EncodedEntry, ...]:
+def _three(replica: LogReplica) -> tuple[EncodedEntry, ...]:
     state = replica.state
     since = state.epoch
     entries = []
@@ -253,7 +259,7 @@ def _three(replica: Replica) -> tuple[EncodedEntry, ...]:
     return tuple(entries)
 
 
-def _after(replica: Replica, encoded: EncodedEntry) -> ClusterState:
+def _after(replica: LogReplica, encoded: EncodedEntry) -> ClusterState:
     return fold(replica.state, encoded.entry).state
 
 

@@ -15,7 +15,7 @@ from ringlog.client.founding import found_cluster
 from ringlog.log.errors import CopiesUndecided, TopicMisconfigured, TopicMissing
 from ringlog.log.kafka import KafkaLog
 from ringlog.log.producer import producer_config
-from ringlog.log.replica import Replica
+from ringlog.log.replica import LogReplica
 from ringlog.log.topics import (
     ACKS,
     METADATA,
@@ -66,7 +66,7 @@ def test_a_wrong_setting_is_refused_by_name(
     alter(admin, topic, setting, wrong)
     log = KafkaLog(stack.bootstrap_servers, cluster_name)
     with pytest.raises(TopicMisconfigured) as caught:
-        Replica(log).start()
+        LogReplica(log).start()
     log.close()
     error = caught.value
     assert (error.topic, error.setting, error.found) == (topic, setting, wrong)

@@ -19,19 +19,26 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 from tests.kernel.rows.histories import SECOND, TYPES, Statement, draw, model, mutation_of, viewed
-from tests.system.agents_world import AgentsWorld, until
+from tests.system.agents_world import DEADLINE_S, AgentsWorld, until
 from tests.system.nodes_world import NodeProcess, NodesWorld
 
 from ringlog.client.results import AppliedResult
 from ringlog.kernel.commands.keyspaces import CreateKeyspace
 from ringlog.kernel.commands.schema import CreateTable
+from ringlog.kernel.commands.service import AddServiceMember
+from ringlog.kernel.history import state_id_at
 from ringlog.kernel.operations.stages import FINISHED, PUBLISH_CDC_GENERATION, WRITE_BOTH_READ_OLD
 from ringlog.kernel.ownership.placements import group_at, nodes_of
 from ringlog.kernel.ring.murmur3 import token_of
 from ringlog.kernel.rows.reading import SeenRow
+from ringlog.kernel.service import read_group
 from ringlog.kernel.state import Operation
 from ringlog.kernel.values import CdcOptions, Column, Replication
+from ringlog.log.copied import end_of
+from ringlog.log.errors import CopyInUse
 from ringlog.log.topics import MUTATIONS
+from ringlog.node.identity import alone_in
+from ringlog.node.log_copy import COPY, copy_of_member
 from ringlog.stack import StackInfo
 from ringlog.wire.partitions import mutation_key, mutation_partition
 from ringlog.wire.records import Mutation, encode_mutation
@@ -139,6 +146,7 @@ def world(stack: StackInfo, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         made.close()
 
 
+@pytest.mark.soak("test_registers.py has movements under load with kills")
 def test_a_join_under_load_with_a_killed_source_and_restarts(world: World) -> None:
     names = ("n1", "n2", "n3")
     for name in names:
@@ -184,6 +192,23 @@ def test_a_join_under_load_with_a_killed_source_and_restarts(world: World) -> No
         found = world.status(name)
         assert found is not None
         assert int(str(found["epoch"])) >= acknowledged[name]
+
+
+def test_a_member_of_the_service_has_the_log_in_its_folder(world: World) -> None:
+    if "n1" not in world.nodes:
+        world.begin("n1")
+    world.await_normal("n1")
+    client = world.agents.client
+    node = world.agents.state.node_names["n1"]
+    assert isinstance(client.submit(AddServiceMember(node)), AppliedResult)
+    client.replica.wait_for(lambda state: read_group(state) == (node,), DEADLINE_S, "the node to be a member")
+    (path,) = world.folder.glob(f"**/n1/{COPY}")
+    with pytest.raises(CopyInUse), alone_in(path.parent):
+        pass
+    ended = end_of(copy_of_member(path.parent))
+    service = world.agents.state.service[node]
+    assert ended.at.state.epoch >= service.since - 1, "who acknowledges that it joins has the entry"
+    assert state_id_at(world.agents.state, ended.at.state.epoch) == ended.at.state.state_id
 
 
 def test_one_folder_one_process(world: World) -> None:

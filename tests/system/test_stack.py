@@ -21,7 +21,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from ringlog.stack import Stack, StackError, StackInfo, redis_server
 from ringlog.stack.commands import addresses
-from ringlog.stack.layout import Layout
+from ringlog.stack.layout import StackLayout
 from ringlog.stack.processes import start_tick, wait_until
 from ringlog.stack.redis_server import COMMANDS_OFF
 
@@ -129,7 +129,7 @@ def test_up_repairs_what_was_killed(folder: Path, killed: Callable[[StackInfo], 
 
 def test_a_supervisor_that_cannot_write_keeps_its_children_and_writes_later(folder: Path) -> None:
     info = Stack(folder).up()
-    layout = Layout(folder)
+    layout = StackLayout(folder)
     layout.state.unlink()
     layout.state.mkdir()  # nothing can take its place now, as if the disk were full
     os.kill(info.redis_pid, signal.SIGKILL)
@@ -231,7 +231,7 @@ def test_redis_does_nothing_beyond_its_data(stack: StackInfo, command: str) -> N
 
 def test_a_path_too_long_for_a_socket_gets_one_elsewhere_and_nobody_can_be_there_before(tmp_path: Path) -> None:
     deep = tmp_path / ("d" * 120)
-    layout = Layout(deep)
+    layout = StackLayout(deep)
     outside = layout.redis_socket.parent
     assert outside.parent == Path("/tmp")
     try:

@@ -40,6 +40,7 @@ def found(user: User, *options: str) -> str:
     return str(json.loads(user.run("cluster", "found", "shop", *options, "--json"))["cluster_id"])
 
 
+@pytest.mark.soak("test_stack.py resets; tests/cli/test_contexts.py and tests/log/test_identity.py start over")
 def test_after_a_reset_everything_works_again_under_the_same_name(user: User, home: Path) -> None:
     broker = up(user, "one")["bootstrap_servers"]
     first = found(user, "--bootstrap", broker)
@@ -60,6 +61,7 @@ def test_after_a_reset_everything_works_again_under_the_same_name(user: User, ho
     user.end()
 
 
+@pytest.mark.soak("tests/cli/test_contexts.py has two brokers, tests/cache/conformance.py two clusters of one name")
 def test_clusters_of_one_name_on_two_stacks_are_kept_apart(user: User) -> None:
     one, two = up(user, "one"), up(user, "two")
     first = found(user, "--bootstrap", one["bootstrap_servers"])

@@ -15,7 +15,7 @@ from typer.exceptions import TyperException
 from ringlog.cli.main import app
 from ringlog.protocol.roles import ROLES
 from ringlog.stack import broker
-from ringlog.stack.layout import Layout, Settings
+from ringlog.stack.layout import StackLayout, StackSettings
 from tests.tidy.files import ROOT
 
 COMPOSE = ROOT / "compose" / "compose.yaml"
@@ -67,7 +67,7 @@ def test_every_agent_has_a_container(services: dict[str, Any]) -> None:
 
 def test_the_broker_has_the_settings_that_the_tests_run_on(services: dict[str, Any]) -> None:
     environment = services["broker"]["environment"]
-    own = broker.properties(Layout(ROOT), Settings("id", 9092, 9093, "default", 0))
+    own = broker.properties(StackLayout(ROOT), StackSettings("id", 9092, 9093, "default", 0))
     for name, value in own.items():
         if name not in ELSEWHERE:
             assert environment[f"KAFKA_{name.upper().replace('.', '_')}"] == value, name

@@ -23,12 +23,14 @@ BY_NAME = ["decide_*"]
 """Rules of commands: the registry finds them by their name."""
 HOOKS = {
     "a role's thread, imported by its name when the role starts": {
+        "BalancerThread",
+        "RebalancerThread",
         "CoordinatorThread",
         "KeeperThread",
-        "PlainThread",
         "PublisherThread",
         "ValidatorThread",
     },
+    "called by typer": {"format_commands"},
     "called by faust": {"spinner", "on_start", "_sentinel_task"},
     "read by uvicorn": {"should_exit"},
     "read by pydantic": {"model_config", "_empty_is_none"},
@@ -51,6 +53,24 @@ HOOKS = {
     },
     "fields of records, written by the names that the schema has": {"append_time"},
     "figures that are written by their names": {"repeated"},
+    "statements of a batch, found by the class of the command": {
+        "create_keyspace",
+        "alter_keyspace",
+        "drop_keyspace",
+        "alter_table",
+        "drop_table",
+        "create_type",
+        "alter_type",
+        "drop_type",
+        "create_view",
+        "drop_view",
+        "create_index",
+        "drop_index",
+        "create_function",
+        "drop_function",
+        "create_aggregate",
+        "drop_aggregate",
+    },
 }
 FOR_TESTS = {
     "history_problems": "the gate of released schemas, for whoever releases",
@@ -59,7 +79,8 @@ FOR_TESTS = {
     "EXPLORED": "planted bugs that the explorer finds",
     "FLIGHTS_WITHOUT_TAILNUM": "a fact of the data set that the tests hold it to",
     "decode_state": "a replica that starts from a stored state; nothing stores one yet",
-    "truncate": "the memory log's conformance to a broker that deletes records",
+    "MemoryKeyed": "the topic of snapshots in memory",
+    "compact": "the memory log's conformance to a broker that compacts",
 }
 
 

@@ -9,7 +9,7 @@ from ringlog.kernel.operations import kinds
 from tests.tidy.files import python_files, shown, text
 
 KIND_NAMES = frozenset(kinds.KINDS)
-ROWS = frozenset(name for name, value in vars(kinds).items() if isinstance(value, kinds.Kind))
+ROWS = frozenset(name for name, value in vars(kinds).items() if isinstance(value, kinds.OperationKind))
 RETELLS = "services/ringlog/sim/checks/"
 """The simulator's own record of movements shares nothing with the kernel, so that it can contradict it."""
 

@@ -57,6 +57,8 @@ class Facts:
     says_what_it_is: bool
     undocumented: tuple[str, ...]
     """Public functions and classes without a docstring."""
+    classes: tuple[str, ...]
+    """Public classes of the module."""
 
 
 @cache
@@ -70,6 +72,7 @@ def facts(path: Path) -> Facts:
         tuple(f"{name} has {length} lines" for name, length in lengths if length > FUNCTION_LINES_MAX),
         ast.get_docstring(tree) is not None or (path.name == "__init__.py" and not tree.body),
         tuple(n.name for n in definitions if not n.name.startswith("_") and ast.get_docstring(n) is None),
+        tuple(n.name for n in definitions if isinstance(n, ast.ClassDef) and not n.name.startswith("_")),
     )
 
 
@@ -83,6 +86,14 @@ def test_every_module_opens_with_what_it_is() -> None:
 
 def test_public_functions_and_classes_of_the_sources_say_what_they_promise() -> None:
     assert {shown(path): found for path in python_files(*SOURCES) if (found := facts(path).undocumented)} == {}
+
+
+def test_a_public_class_name_means_one_thing() -> None:
+    homes: dict[str, list[str]] = {}
+    for path in python_files("services", "streaming", "schemas"):
+        for name in facts(path).classes:
+            homes.setdefault(name, []).append(shown(path))
+    assert {name: where for name, where in homes.items() if len(where) > 1} == {}
 
 
 def test_nothing_is_left_for_later() -> None:

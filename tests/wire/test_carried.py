@@ -20,20 +20,23 @@ from ringlog.kernel.changes import (
 )
 from ringlog.kernel.commands.cdc_writers import POSITIONS_MAX, AdvanceCdcWriter, FenceCdcWriter, RegisterCdcWriter
 from ringlog.kernel.commands.cluster import Noop
+from ringlog.kernel.commands.functions import ARGUMENTS_MAX, BODY_BYTES_MAX
 from ringlog.kernel.commands.keyspaces import DATACENTERS_MAX, FACTOR_MAX, REPLICATION_BYTES_MAX, CreateKeyspace
 from ringlog.kernel.commands.nodes import FEATURES_MAX
 from ringlog.kernel.commands.operations import FAILURES_KEPT_MAX
 from ringlog.kernel.commands.rules import REASON_LENGTH_MAX
-from ringlog.kernel.commands.schema import AlterTable, CreateTable
+from ringlog.kernel.commands.schema import COLUMNS_MAX, AlterTable, CreateTable
 from ringlog.kernel.commands.user_types import FIELDS_MAX, AlterType, CreateType
 from ringlog.kernel.fold import fold
 from ringlog.kernel.operations.admission import requested
 from ringlog.kernel.operations.kinds import ASSASSINATE
-from ringlog.kernel.operations.moving import Moving, ServedRange
+from ringlog.kernel.operations.moving import RangeChange, ServedRange
 from ringlog.kernel.operations.stages import STAGES
-from ringlog.kernel.outcome import Context, OutcomeKind
+from ringlog.kernel.outcome import EntryContext, OutcomeKind
 from ringlog.kernel.ownership.strategies import replication_key
 from ringlog.kernel.ring.shards import SHARDS_MAX
+from ringlog.kernel.schema.collections import LENGTH_MAX
+from ringlog.kernel.schema.literals import LITERAL_MAX
 from ringlog.kernel.settings import SETTINGS
 from ringlog.kernel.state import (
     EMPTY_STATE,
@@ -51,6 +54,7 @@ from ringlog.kernel.state import (
     Table,
     UserType,
 )
+from ringlog.kernel.tables import Aggregate, Function, View
 from ringlog.kernel.values import (
     TOKEN_MAX,
     TOKEN_MIN,
@@ -156,7 +160,7 @@ def test_the_largest_operation_fits() -> None:
     """Its words may tell of a range, by the key of a replication that changes to another."""
     worst = chr(0x10FFFF) * REASON_LENGTH_MAX
     found = replace(
-        requested(ASSASSINATE, uuid(1), Context(LATEST, uuid(1), 2**62), b"s" * 16),
+        requested(ASSASSINATE, uuid(1), EntryContext(LATEST, uuid(1), 2**62), b"s" * 16),
         reason=worst + "k" * (2 * REPLICATION_BYTES_MAX + 1_000),
         marks=tuple(StageMark(stage, LATEST, LATEST) for stage in STAGES),
         relaxed=STAGES,
@@ -194,7 +198,7 @@ def test_what_moves_in_the_largest_group_fits() -> None:
     count = FACTOR_MAX * DATACENTERS_MAX
     ids, others = (tuple(uuid(number, space=space) for number in range(count)) for space in (0, 1))
     members = tuple(Replica(node, LATEST) for node in (*ids, *others))
-    moving = Moving(f"assassinate-{LATEST}", others, ids)
+    moving = RangeChange(f"assassinate-{LATEST}", others, ids)
     key = "n" * REPLICATION_BYTES_MAX + ">" + "o" * REPLICATION_BYTES_MAX
     group = ServedRange(TOKEN_MIN, TOKEN_MAX, members[:count], members, LATEST, (moving,))
     assert largest_range(key, group) < CHANGE_BYTES_MAX
@@ -203,7 +207,7 @@ def test_what_moves_in_the_largest_group_fits() -> None:
 def test_a_range_that_everybody_has_and_everybody_enters_fits_into_its_topic() -> None:
     """What moves in it needs a part of the room that is left above the weights, and no more."""
     members = tuple(Replica(uuid(number), LATEST) for number in range(CHANGE_BYTES_MAX // carried._MEMBER))
-    moving = Moving(f"alter-{LATEST}", tuple(member.node for member in members), ())
+    moving = RangeChange(f"alter-{LATEST}", tuple(member.node for member in members), ())
     key = "n" * REPLICATION_BYTES_MAX + ">" + "o" * REPLICATION_BYTES_MAX
     group = ServedRange(TOKEN_MIN, TOKEN_MAX, members, members, LATEST, (moving,))
     assert largest_range(key, group) + FRAMING_BYTES < RECORD_BYTES_MAX - 400_000
@@ -215,6 +219,25 @@ def test_the_largest_user_type_fits() -> None:
     found = UserType("k" * 48, "t" * 48, names, uuid(1), LATEST)
     state = replace(EMPTY_STATE, types=EMPTY_STATE.types.set("k.t", found))
     assert sizes(state)["schema"] < CHANGE_BYTES_MAX
+
+
+def test_the_largest_parts_of_the_schema_that_are_not_weighed_fit() -> None:
+    """What may be long of them: names of columns; types, and the body of a function."""
+    name, kind = "n" * 48, "t" * LENGTH_MAX
+    names = tuple(f"c{number}".ljust(48, "n") for number in range(COLUMNS_MAX))
+    view = View(name, name, name, names, names[:100], names[:100], uuid(1), LATEST)
+    types = (kind,) * ARGUMENTS_MAX
+    function = Function(
+        name, name, types, names[:ARGUMENTS_MAX], kind, name, "b" * BODY_BYTES_MAX, True, uuid(1), LATEST
+    )
+    aggregate = Aggregate(name, name, types, name, kind, name, "\u2603" * LITERAL_MAX, uuid(1), LATEST)
+    state = replace(
+        EMPTY_STATE,
+        views=EMPTY_STATE.views.set("k.v", view),
+        functions=EMPTY_STATE.functions.set(function.signature, function),
+        aggregates=EMPTY_STATE.aggregates.set(aggregate.signature, aggregate),
+    )
+    assert CHANGE_BYTES_MAX // 3 < sizes(state)["schema"] < CHANGE_BYTES_MAX
 
 
 def test_the_largest_range_of_a_generation_fits() -> None:

@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from ringlog.wire.binary import Layout
+from ringlog.wire.binary import RecordCodec
 from ringlog.wire.codec import decode, encode, layout, learn
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import (
@@ -129,7 +129,7 @@ def test_a_later_versions_record_is_read_once_its_schema_is_learned():
         "table_version": None,
         "verdict": "n1",
     }
-    data = header(fingerprint_of(schema)) + Layout(schema).encode(record)
+    data = header(fingerprint_of(schema)) + RecordCodec(schema).encode(record)
     with pytest.raises(WireError, match="unknown_fingerprint"):
         decode_mutation(data)
     assert learn(json.dumps(schema)) == fingerprint_of(schema)

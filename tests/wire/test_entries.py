@@ -7,7 +7,7 @@ import pytest
 from ringlog.kernel.commands.cluster import InitializeCluster, Noop
 from ringlog.kernel.commands.movements import Join
 from ringlog.kernel.encoding import command_digest
-from ringlog.kernel.outcome import Entry, Undecodable, UnknownCommand, Unreadable
+from ringlog.kernel.outcome import Entry, Undecodable, UnknownCommand, UnreadableEntry
 from ringlog.kernel.registry import COMMANDS, VERSIONS
 from ringlog.wire import entries
 from ringlog.wire.codec import encode
@@ -57,7 +57,7 @@ def test_reading_field_by_field_accepts_what_the_schema_accepts():
             data = damaged(data, chance)
         by_schema = entries._refused(data)
         found = entries._read(data)
-        assert found == (None if isinstance(by_schema, Unreadable) else by_schema), data.hex()
+        assert found == (None if isinstance(by_schema, UnreadableEntry) else by_schema), data.hex()
         accepted += found is not None
     assert 3_300 < accepted < 11_000
 
@@ -141,10 +141,10 @@ def test_a_payload_in_another_encoding_is_undecodable():
 )
 def test_bytes_that_are_no_entry_are_unreadable(data, word):
     found = decode_entry(data)
-    assert isinstance(found, Unreadable)
+    assert isinstance(found, UnreadableEntry)
     assert word in found.detail
 
 
 def test_another_record_on_the_log_is_unreadable():
     status = {"role": "r", "instance": "i", "term": 1, "epoch": 2, "state": "active", "at": 3, "refused": [], "why": ""}
-    assert isinstance(decode_entry(encode("ringlog.agents.AgentStatus", status)), Unreadable)
+    assert isinstance(decode_entry(encode("ringlog.agents.AgentStatus", status)), UnreadableEntry)

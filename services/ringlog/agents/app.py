@@ -9,6 +9,9 @@ partition, one stream, ``noack()``, in offset order, only when the worker says t
 exception in the stream would acknowledge the event, so nothing is raised there but after ``app.crash``, which ends the
 process.
 
+Where a worker reads the records by itself faust only acknowledges, and each record costs it more than the worker needs
+for its answer. So it rests, and is shown the newest record that is answered, at most once in ``KEEP_UP_S``.
+
 Before it ends, faust wants to commit offsets and to leave its group, and tries that for ever where the broker is away
 or the topic is gone. An instance that ended by itself has nothing left to say: its process ends without that, too.
 """
@@ -25,7 +28,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import faust
-import structlog
 from faust.tables.manager import TableManager
 from faust.types import TP, EventT
 from faust.types.auth import CredentialsT
@@ -36,13 +38,15 @@ from ringlog.agents.outage import Outage, take_over_logs
 from ringlog.agents.watch import end_of
 from ringlog.log.watch import Lost, TopicWatch
 from ringlog.runtime.kafka_config import Security, current
-from ringlog.runtime.settings import Settings
+from ringlog.runtime.logs import get_logger
+from ringlog.runtime.settings import ProcessSettings
 
 PENDING_MAX = 5_000
+KEEP_UP_S = 1.0
 GOODBYE_S = 10.0
 """How long faust may take to let go of the broker once the role has ended by itself."""
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class AgentApp:
@@ -53,7 +57,7 @@ class AgentApp:
     """
 
     def __init__(
-        self, role: str, settings: Settings, source: str, reset: str, topics: Mapping[str, str], make: MakeWorker
+        self, role: str, settings: ProcessSettings, source: str, reset: str, topics: Mapping[str, str], make: MakeWorker
     ) -> None:
         self.role = role
         self.end = End(STOPPED, "stopped on request")
@@ -67,6 +71,8 @@ class AgentApp:
         self._source = TP(source, 0)
         self._worker: RoleWorker | None = None
         self._assignment = 0
+        self._acked = self._delivered = -1
+        self._rests = False
         self._pending: deque[EventT[Any]] = deque()
         self._room = asyncio.Condition()
         self._over = threading.Event()
@@ -78,7 +84,7 @@ class AgentApp:
         signals.on_before_shutdown.connect(self._on_shutdown, weak=False)
 
     def execute(self) -> End:
-        """Run the faust worker until it is told to stop or the role ends; closes the event loop."""
+        """Run the faust worker until it is asked to stop or the role ends; closes the event loop."""
         take_over_logs(self._outage)
         worker = _Worker(self.app, quiet=True, redirect_stdouts=False, override_logging=False)
         worker.spinner = None
@@ -102,8 +108,11 @@ class AgentApp:
             message = event.message
             assert message.partition == 0, "the role's topic has one partition"
             self._pending.append(event)
-            if self._worker is not None:
-                self._worker.offer(message.offset, message.value)
+            self._delivered = max(self._delivered, message.offset)
+            if self._worker is not None and not self._worker.offer(message.offset, message.value):
+                self._rests = True
+                self.app.consumer.pause_partitions({self._source})
+                await self._acknowledge(self._assignment, self._acked)
             async with self._room:
                 await self._room.wait_for(lambda: len(self._pending) < PENDING_MAX)
 
@@ -112,6 +121,8 @@ class AgentApp:
             return  # it is ending: a new worker would take the role from the instance that acts now, and end with it
         if self._source in assigned and self._worker is None:
             self._assignment += 1
+            self._acked = self._delivered = -1
+            self._rests = False
             number, loop = self._assignment, asyncio.get_running_loop()
 
             def acknowledge(offset: int) -> None:
@@ -122,6 +133,25 @@ class AgentApp:
 
             self._worker = self._make(acknowledge, ended)
             self._worker.start()
+            self.app.add_future(self._keep_up(number))
+
+    async def _keep_up(self, assignment: int) -> None:
+        """Let faust go on from what is answered. What it is not shown now is shown later, or answered once more."""
+        while assignment == self._assignment:
+            await asyncio.sleep(KEEP_UP_S)
+            try:
+                if self._rests and self._acked > self._delivered:
+                    consumer: Any = self.app.consumer
+                    await consumer.seek_wait({self._source: self._acked})
+                    # Else faust waits for what lies between: it is answered, and counts as acknowledged once it is
+                    # seen to be passed over.
+                    consumer._read_offset[self._source] = self._delivered
+            except Exception as error:
+                log.debug("acknowledges_later", role=self.role, error=f"{type(error).__name__}: {error}")
+                continue
+            if self._rests and assignment == self._assignment:
+                self._rests = False
+                self.app.consumer.resume_partitions({self._source})
 
     async def _on_revoked(self, _app: Any, revoked: set[TP], **_: Any) -> None:
         if self._source in revoked:
@@ -131,7 +161,7 @@ class AgentApp:
         await self._stop_worker()
 
     async def _stop_worker(self) -> None:
-        """What is pending stays unacknowledged: whoever has the partition next gets it again."""
+        """What is pending stays unacknowledged: the next owner of the partition gets it again."""
         worker, self._worker = self._worker, None
         self._assignment += 1
         self._pending.clear()
@@ -143,6 +173,7 @@ class AgentApp:
     async def _acknowledge(self, assignment: int, offset: int) -> None:
         if assignment != self._assignment:
             return
+        self._acked = max(self._acked, offset)
         while self._pending and self._pending[0].message.offset <= offset:
             self._pending.popleft().ack()
         async with self._room:
@@ -219,7 +250,7 @@ def credentials(security: Security) -> CredentialsT | None:
     return None if context is None else faust.SSLCredentials(context)
 
 
-def make_app(role: str, settings: Settings, reset: str) -> faust.App:
+def make_app(role: str, settings: ProcessSettings, reset: str) -> faust.App:
     """The app, without web server, tables or topics of its own; its group is named after cluster and role."""
     return faust.App(
         f"{settings.cluster}.{role}",

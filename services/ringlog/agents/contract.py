@@ -15,8 +15,10 @@ class RoleWorker(Protocol):
         """Take the role over, then work."""
         ...
 
-    def offer(self, offset: int, value: bytes | None) -> None:
-        """One record of the role's topic, in offset order."""
+    def offer(self, offset: int, value: bytes | None) -> bool:
+        """One record of the role's topic, in offset order. False: the worker has read it by itself, or will, and may
+        have acknowledged it already.
+        """
         ...
 
     def stop(self) -> None:

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import structlog
+from ringlog.runtime.logs import get_logger
 
 STOPPED = 0
 CRASHED = 1
 SUPERSEDED = 3
 HALTED = 4
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ at all, and read-committed readers never see a part of it.
 A transaction may have more records than the client's queue takes: a full queue is waited for, a piece at a time. The
 queue is short on purpose. What waits in it must be sent within ``DELIVERY_TIMEOUT_S``, so that a broker that is away
 is noticed; a queue of any length would make a large transaction fail on a healthy one. How long the whole may take
-(``timeout_s``) is told to the broker, which ends what is older.
+(``timeout_s``) is given to the broker, which ends what is older.
 
 A record that is refused for its size is refused for ever: no attempt is repeated, and ``RecordTooLarge`` names it.
 """
@@ -38,7 +38,7 @@ _FENCED = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PR
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class TransactionRecord:
     """One record of a transaction; ``value`` None is a tombstone. Partition 0."""
 
     topic: str
@@ -52,7 +52,7 @@ class Written:
 
 
 class FencedProducer:
-    """Writes transactions under ``transactional_id``, of which each may take ``timeout_s``. For use by one thread."""
+    """The port ``agents.transactions`` on Kafka; a transaction may take ``timeout_s``. For use by one thread."""
 
     def __init__(self, bootstrap_servers: str, transactional_id: str, timeout_s: float = TRANSACTION_TIMEOUT_S) -> None:
         config: dict[str, Any] = producer_config(bootstrap_servers, transactional_id, DELIVERY_TIMEOUT_S)
@@ -65,20 +65,21 @@ class FencedProducer:
         }
         self._producer = Producer(config)
         self._id = transactional_id
-        self._refused: Written | None = None
+        self._refused: TransactionRecord | None = None
+        self._superseded: Superseded | None = None
 
     def initialise(self) -> None:
-        """Take the id; whoever held it is shut out. Raises LogUnavailable, Superseded."""
+        """Take the id; the instance that held it is shut out. Raises LogUnavailable, Superseded."""
         self._insist(lambda: self._producer.init_transactions(TRANSACTION_TIMEOUT_S))
 
-    def commit(self, records: Iterable[Written]) -> None:
-        """Write all of them in one transaction and wait until it is committed. Each attempt iterates ``records`` anew.
+    def commit(self, records: Iterable[TransactionRecord]) -> None:
+        """Write all of them in one transaction and wait until it is committed; see ``agents.transactions``.
 
-        Raises Superseded if another holds the id now, RecordTooLarge if a record can never be written (none is then),
-        LogUnavailable if the outcome is unknown; this producer is then of no use any more. What ``records`` raises
-        ends the transaction without effect.
+        Raises RecordTooLarge, too, if a record can never be written: none is then.
         """
         assert iter(records) is not records, "each attempt iterates them anew"
+        if self._superseded is not None:
+            raise self._superseded
         for _ in range(ATTEMPTS_MAX):
             self._refused = None
             try:
@@ -103,7 +104,7 @@ class FencedProducer:
             f"{self._id}: no transaction was committed in {ATTEMPTS_MAX} attempts", "is the broker up?"
         )
 
-    def _produce(self, record: Written) -> None:
+    def _produce(self, record: TransactionRecord) -> None:
         """Hand one record over, as soon as there is room. A broker that takes none fails those before it in time."""
 
         def delivered(error: KafkaError | None, _message: Message) -> None:
@@ -138,9 +139,10 @@ class FencedProducer:
 
     def _failed(self, error: KafkaError) -> Exception:
         if error.code() in _FENCED:
-            return Superseded(f"the broker has fenced {self._id}: another instance took over")
+            self._superseded = Superseded(f"the broker has fenced {self._id}: another instance took over")
+            return self._superseded
         return LogUnavailable(f"{self._id}: {error.str()}", "the transaction's outcome is unknown")
 
 
-def _too_large(record: Written) -> Exception:
+def _too_large(record: TransactionRecord) -> Exception:
     return too_large(record.topic, record.key, record.size)

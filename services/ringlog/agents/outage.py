@@ -12,12 +12,12 @@ import threading
 import time
 from collections.abc import Callable
 
-import structlog
+from ringlog.runtime.logs import get_logger
 
 CLIENT = "aiokafka"
 """The library whose complaints are counted; what others say goes to the log as it is."""
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class Outage(logging.Handler):

@@ -1,6 +1,6 @@
 """Now and then an agent looks whether the state that it has folded is sound.
 
-What is broken is told, in the log of the process and in the agent's status (code ``invariant_broken``), and nothing
+What is broken is reported, in the log of the process and in the agent's status (code ``invariant_broken``), and nothing
 else happens: the state is what the log says, for everybody. It is a defect of this release, or memory that failed. The
 thread of the heartbeat looks, each ``EPOCHS`` epochs, so that no fold has to wait for its end; it shares the
 interpreter, so it must be rare. The first look of a life is at everything (half a second for a ring of 16,000 tokens),
@@ -9,15 +9,14 @@ a later one at what has changed since the last.
 
 from __future__ import annotations
 
-import structlog
-
 from ringlog.kernel.invariants.check import CODE, violations
 from ringlog.kernel.state import EMPTY_STATE, ClusterState
+from ringlog.runtime.logs import get_logger
 
 EPOCHS = 5_000
 """Rare enough that a busy validator does not notice; a busy CDC writer alone makes 17,280 a day."""
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class Soundness:

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ringlog.log.kafka import KafkaLog
-from ringlog.log.opening import open_metadata
-from ringlog.log.port import Tail
+from ringlog.log.opening import beginning_of, open_metadata
+from ringlog.log.port import LogTail
 from ringlog.log.reading import read_to_end
 from ringlog.log.replay import Tell, catch_up, say
-from ringlog.log.replica import Replica
+from ringlog.log.replica import LogReplica
 from ringlog.log.topics import AGENTS
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import AgentStatus, RefusedProposal, decode_agent_status
@@ -78,8 +78,8 @@ class StatusReader:
         self._tell = tell
         self._metadata = open_metadata(bootstrap_servers, cluster, "status")
         self._agents = KafkaLog(bootstrap_servers, cluster, AGENTS)
-        self._replica = Replica(self._metadata)
-        self._tail: Tail | None = None
+        self._replica = LogReplica(self._metadata, beginning=beginning_of(bootstrap_servers, cluster, warns=False))
+        self._tail: LogTail | None = None
         self._last: dict[str, AgentStatus] = {}
 
     def __enter__(self) -> StatusReader:
@@ -108,7 +108,7 @@ class StatusReader:
         _take(self._agents, self._tail, self._last)
 
 
-def _take(agents: KafkaLog, tail: Tail, last: dict[str, AgentStatus]) -> None:
+def _take(agents: KafkaLog, tail: LogTail, last: dict[str, AgentStatus]) -> None:
     for record in read_to_end(agents, tail):
         try:
             status = decode_agent_status(record.data)

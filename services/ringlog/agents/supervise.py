@@ -1,4 +1,4 @@
-"""All agents of a cluster on one machine: one process per role, started again when it ends, until told to stop.
+"""All agents of a cluster on one machine: one process per role, started again when it ends, until it is asked to stop.
 
 A process that crashed, or was superseded and will now stand by, comes back after a pause that doubles up to
 ``PAUSE_MAX_S`` and is short again once a process has lived for a while. One that halted stays down: starting it again
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from ringlog.agents.exits import CRASHED, HALTED, STOPPED, SUPERSEDED
 from ringlog.agents.worker import PARENT_VARIABLE
 from ringlog.protocol.roles import ROLES
-from ringlog.runtime.settings import Settings
+from ringlog.runtime.settings import ProcessSettings
 from ringlog.runtime.signals import stop_on_signals
 
 PAUSE_MIN_S = 0.5
@@ -41,7 +41,7 @@ class _Child:
     halted: bool = False
 
 
-def supervise(settings: Settings, roles: tuple[str, ...] = tuple(ROLES)) -> int:
+def supervise(settings: ProcessSettings, roles: tuple[str, ...] = tuple(ROLES)) -> int:
     """Run the roles until SIGTERM or SIGINT; returns 0, or 4 if one of them had halted."""
     stopping = threading.Event()
     stop_on_signals(stopping)
@@ -55,7 +55,7 @@ def supervise(settings: Settings, roles: tuple[str, ...] = tuple(ROLES)) -> int:
     return HALTED if any(child.halted for child in children) else STOPPED
 
 
-def _look(child: _Child, settings: Settings) -> None:
+def _look(child: _Child, settings: ProcessSettings) -> None:
     now = time.monotonic()
     if child.process is None:
         if not child.halted and now >= child.start_at:
@@ -91,7 +91,7 @@ def _stop(children: list[_Child]) -> None:
     _say("all stopped")
 
 
-def _env(settings: Settings) -> dict[str, str]:
+def _env(settings: ProcessSettings) -> dict[str, str]:
     """The settings as the child reads them."""
     given = {name: value for name, value in settings.model_dump().items() if value is not None}
     values = {f"RINGLOG_{name.upper()}": str(value) for name, value in given.items()}

@@ -14,14 +14,14 @@ from ringlog.agents.exits import CRASHED, HALTED, End
 from ringlog.log.identity import ClusterRecords
 from ringlog.log.topics import METADATA, topic_name
 from ringlog.log.watch import Lost
-from ringlog.runtime.settings import Settings
+from ringlog.runtime.settings import ProcessSettings
 
 RESTORE = "restore its records under this name, or found a cluster under another one; nothing goes on without the log"
 MAKE_AGAIN = "`ringlog cluster found {cluster}` makes it again; this agent waits for it when it is started again"
 BEGIN_AGAIN = "started again, this agent begins with what it holds now"
 
 
-def records_of(settings: Settings, role: str) -> ClusterRecords:
+def records_of(settings: ProcessSettings, role: str) -> ClusterRecords:
     """Where an agent remembers which logs it has read, and how far."""
     return ClusterRecords(settings.data_dir / "agents", settings.cluster, role)
 

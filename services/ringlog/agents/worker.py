@@ -14,8 +14,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-import structlog
-
 from ringlog.agents.contract import Acknowledge, Ended, RoleWorker
 from ringlog.agents.exits import CRASHED, HALTED, Diverged, End, say_end
 from ringlog.agents.watch import end_of, records_of
@@ -34,8 +32,8 @@ from ringlog.log.watch import Lost
 from ringlog.private import FolderUnusable, private_folder, private_process, refused_by_files
 from ringlog.protocol.roles import ROLES, Role
 from ringlog.runtime.kafka_config import BadKafkaConfig
-from ringlog.runtime.logs import setup_logs
-from ringlog.runtime.settings import Settings
+from ringlog.runtime.logs import get_logger, setup_logs
+from ringlog.runtime.settings import ProcessSettings
 
 if TYPE_CHECKING:
     from ringlog.agents.app import AgentApp
@@ -46,21 +44,22 @@ PARENT_LOOK_S = 0.5
 PARENT_VARIABLE = "RINGLOG_AGENTS_PARENT"
 """Set by a supervisor for the processes that shall end with it: its process id."""
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 _SHELLS = "ringlog.agents.shells"
 
 
-def _worker_of(role: Role) -> Callable[[Settings, Acknowledge, Ended], RoleWorker]:
+def _worker_of(role: Role) -> Callable[[ProcessSettings, Acknowledge, Ended], RoleWorker]:
     """What makes a worker of a role. A process loads the role that it is, and nothing of the others."""
-    name = "plain" if role.plain else role.name
-    kind = getattr(importlib.import_module(f"{_SHELLS}.{name}"), f"{name.capitalize()}Thread")
-    made: Callable[[Settings, Acknowledge, Ended], RoleWorker] = partial(kind, role) if role.plain else kind
+    module = importlib.import_module(f"{_SHELLS}.{role.name}")
+    made: Callable[[ProcessSettings, Acknowledge, Ended], RoleWorker] = getattr(
+        module, f"{role.name.capitalize()}Thread"
+    )
     return made
 
 
-def make_agent(role: str, settings: Settings, ids: Mapping[str, str]) -> AgentApp:
+def make_agent(role: str, settings: ProcessSettings, ids: Mapping[str, str]) -> AgentApp:
     """The faust app of a role, which makes a worker for every assignment; ``ids``: those of all topics, by name."""
     from ringlog.agents.app import AgentApp
 
@@ -72,15 +71,15 @@ def make_agent(role: str, settings: Settings, ids: Mapping[str, str]) -> AgentAp
     return AgentApp(role, settings, source, spec.reset, topics, make)
 
 
-def main(role: str, settings: Settings) -> int:
-    """Run one worker until it is told to stop or ends by itself; returns the exit code."""
+def main(role: str, settings: ProcessSettings) -> int:
+    """Run one worker until it is asked to stop or ends by itself; returns the exit code."""
     setup_logs(settings.log_format, settings.log_level)
     end = _run_agent(role, settings)
     say_end(role, end)
     return end.code
 
 
-def _run_agent(role: str, settings: Settings) -> End:
+def _run_agent(role: str, settings: ProcessSettings) -> End:
     try:
         private_folder(settings.data_dir / "agents", ours=True)
         ids = _await_topics(settings, records_of(settings, role))
@@ -101,7 +100,7 @@ def _run_agent(role: str, settings: Settings) -> End:
     return agent.execute()
 
 
-def _await_topics(settings: Settings, records: ClusterRecords) -> Mapping[str, str]:
+def _await_topics(settings: ProcessSettings, records: ClusterRecords) -> Mapping[str, str]:
     """A worker that starts before its topic exists never sees it: wait for all topics, check their settings, give
     their ids.
 
@@ -137,7 +136,7 @@ def run(role: str) -> None:
     """The whole life of the process; never returns."""
     _end_with_parent()
     private_process()
-    code = main(role, Settings())
+    code = main(role, ProcessSettings())
     sys.stdout.flush()
     sys.stderr.flush()
     # Threads of client libraries may still be closing; nothing they could write matters any more.

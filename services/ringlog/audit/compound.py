@@ -2,7 +2,7 @@
 
 The write becomes a list of *facts* (a row's marker, a cell, an element, a collection wiped, a row, a range or the
 partition deleted), each with its time and, if it expires, its time to live. Of the facts about one thing the newest
-stays; an element older than its collection's wipe goes. What stays is laid out by (time, kind, time to live, row): each
+stays; an element older than its collection's wipe goes. What stays is ordered by (time, kind, time to live, row): each
 of these places is one row of the log. Nothing here is shared with the job that is audited.
 """
 
@@ -22,22 +22,26 @@ NOTHING_MORE: dict[str, Any] = {"deleted_elements": (), "replaced": (), "bounds"
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
-    """The columns of a table: types of its key, names of the static ones, name to type of the unfrozen collections."""
+class AuditColumns:
+    """The columns of a table: types of its key, names of the static ones, name to type of the unfrozen collections.
+
+    ``renamed``: of some, rows of the log have other names than writes.
+    """
 
     partition: tuple[str, ...]
     clustering: tuple[str, ...]
     static: frozenset[str]
     collections: dict[str, str]
+    renamed: bool = False
 
     @property
     def special(self) -> bool:
         """True if its inserts and updates are never one plain row for certain."""
-        return bool(self.static or self.collections)
+        return bool(self.static or self.collections or self.renamed)
 
 
 @dataclass(slots=True)
-class LogRow:
+class AuditLogRow:
     """One row that the log must have; columns in any order."""
 
     timestamp: int
@@ -61,7 +65,7 @@ def statements(write: dict[str, Any]) -> list[dict[str, Any]]:
     return found
 
 
-def is_compound(write: dict[str, Any], columns: Columns) -> bool:
+def is_compound(write: dict[str, Any], columns: AuditColumns) -> bool:
     """True unless the write is one row as it stands."""
     if any(write.get(name) for name in ("more", "deleted_elements", "replaced", "bounds")):
         return True
@@ -113,7 +117,7 @@ def _fields(value: bytes, kind: str) -> dict[bytes, bytes]:
 # ------------------------------------------------------------------------------------------------ what is allowed
 
 
-def refusal(write: dict[str, Any], columns: Columns) -> str:
+def refusal(write: dict[str, Any], columns: AuditColumns) -> str:
     """The reason to refuse a compound write for what its statements say; empty if there is none."""
     for one in statements(write):
         if one["operation"] not in ("INSERT", "UPDATE", "ROW_DELETE", "RANGE_DELETE", "PARTITION_DELETE"):
@@ -135,7 +139,7 @@ def columns_named(write: dict[str, Any]) -> set[str]:
     return {name for one in statements(write) for name in _named(one)}
 
 
-def _sound_key(one: dict[str, Any], columns: Columns) -> bool:
+def _sound_key(one: dict[str, Any], columns: AuditColumns) -> bool:
     key = one["clustering_key"]
     if one["operation"] in ("RANGE_DELETE", "PARTITION_DELETE"):
         return len(key) == 0
@@ -144,7 +148,7 @@ def _sound_key(one: dict[str, Any], columns: Columns) -> bool:
     return len(key) == len(columns.clustering) and None not in key
 
 
-def _sound(one: dict[str, Any], columns: Columns) -> bool:
+def _sound(one: dict[str, Any], columns: AuditColumns) -> bool:
     bounds = one["bounds"]
     if (bounds is not None) != (one["operation"] == "RANGE_DELETE") or one["ttl"] < 0:
         return False
@@ -187,7 +191,7 @@ def is_of_type(kind: str, value: bytes) -> bool:
 # ------------------------------------------------------------------------------------------------ what is logged
 
 
-def log_rows(write: dict[str, Any], columns: Columns, keys_only: bool) -> list[LogRow]:
+def log_rows(write: dict[str, Any], columns: AuditColumns, keys_only: bool) -> list[AuditLogRow]:
     """The rows of an acceptable compound write, in order."""
     facts = facts_of(write, columns)
     wiped = {name[1:3]: fact[0] for name, fact in facts.items() if name[0] == "wipe"}
@@ -195,13 +199,13 @@ def log_rows(write: dict[str, Any], columns: Columns, keys_only: bool) -> list[L
     for name in facts:
         order.setdefault(name[1], len(order))
     markers = {name[1]: fact[:2] for name, fact in facts.items() if name[0] == "marker"}
-    places: dict[tuple[Any, ...], LogRow] = {}
+    places: dict[tuple[Any, ...], AuditLogRow] = {}
 
-    def place(row: Any, at: int, ttl: int, in_insert: bool) -> LogRow:
+    def place(row: Any, at: int, ttl: int, in_insert: bool) -> AuditLogRow:
         is_insert = in_insert and markers.get(row) == (at, ttl)
         kind = "static" if row == STATIC else "insert" if is_insert else "update"
         key = (at, KINDS[kind], ttl, order[row])
-        found = LogRow(at, 0, False, INSERT if is_insert else UPDATE, ttl or None, () if row == STATIC else row)
+        found = AuditLogRow(at, 0, False, INSERT if is_insert else UPDATE, ttl or None, () if row == STATIC else row)
         return places.setdefault(key, found)
 
     for name, (at, ttl, value) in facts.items():
@@ -220,9 +224,9 @@ def log_rows(write: dict[str, Any], columns: Columns, keys_only: bool) -> list[L
             else:
                 target.values.setdefault(name[2], {})[name[3]] = value
         elif what == "row":
-            places[at, KINDS["row"], 0, order[row]] = LogRow(at, 0, False, ROW_DELETE, None, row)
+            places[at, KINDS["row"], 0, order[row]] = AuditLogRow(at, 0, False, ROW_DELETE, None, row)
         elif what == "partition":
-            places[at, KINDS["partition"], 0, 0] = LogRow(at, 0, False, PARTITION_DELETE, None, ())
+            places[at, KINDS["partition"], 0, 0] = AuditLogRow(at, 0, False, PARTITION_DELETE, None, ())
     _ranges(write, columns, places)
     found = [places[key] for key in sorted(places)]
     for number, one in enumerate(found):
@@ -234,17 +238,19 @@ def log_rows(write: dict[str, Any], columns: Columns, keys_only: bool) -> list[L
     return found
 
 
-def plain_row(write: dict[str, Any], keys_only: bool) -> list[LogRow]:
+def plain_row(write: dict[str, Any], keys_only: bool) -> list[AuditLogRow]:
     """The row of a write that is no compound one."""
     codes = {"UPDATE": UPDATE, "INSERT": INSERT, "ROW_DELETE": ROW_DELETE, "PARTITION_DELETE": PARTITION_DELETE}
-    row = LogRow(write["timestamp"], 0, True, codes[write["operation"]], write["ttl"], tuple(write["clustering_key"]))
+    row = AuditLogRow(
+        write["timestamp"], 0, True, codes[write["operation"]], write["ttl"], tuple(write["clustering_key"])
+    )
     cells = [] if keys_only else write["cells"]
     row.values = {cell["column"]: cell["value"] for cell in cells if cell["value"] is not None}
     row.deleted = {cell["column"] for cell in cells if cell["value"] is None}
     return [row]
 
 
-def facts_of(write: dict[str, Any], columns: Columns) -> dict[tuple[Any, ...], tuple[int, int, Any]]:
+def facts_of(write: dict[str, Any], columns: AuditColumns) -> dict[tuple[Any, ...], tuple[int, int, Any]]:
     """(what, row, column, element) to (time, time to live, value), newest only; the value of a delete is None."""
     found: dict[tuple[Any, ...], tuple[int, int, Any]] = {}
 
@@ -289,7 +295,7 @@ def weight(fact: tuple[int, int, Any]) -> tuple[int, bool, int, bytes]:
     return at, value is None, ttl, value or b""
 
 
-def _ranges(write: dict[str, Any], columns: Columns, places: dict[tuple[Any, ...], LogRow]) -> None:
+def _ranges(write: dict[str, Any], columns: AuditColumns, places: dict[tuple[Any, ...], AuditLogRow]) -> None:
     """Two rows for each range that can hold a row."""
     for number, one in enumerate(statements(write)):
         bounds, at = one["bounds"], one["timestamp"]
@@ -297,7 +303,7 @@ def _ranges(write: dict[str, Any], columns: Columns, places: dict[tuple[Any, ...
             continue
         for side, name, inclusive, code in ((0, "start", 5, 6), (1, "end", 7, 8)):
             whole = bounds[f"{name}_inclusive"] or not bounds[name]
-            row = LogRow(at, 0, False, inclusive if whole else code, None, tuple(bounds[name]))
+            row = AuditLogRow(at, 0, False, inclusive if whole else code, None, tuple(bounds[name]))
             places[at, KINDS["range"], 0, 2 * number + side] = row
 
 

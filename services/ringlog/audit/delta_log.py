@@ -1,6 +1,6 @@
 """The rows of a Delta table, read with nothing but Arrow: the table's log says which Parquet files are the table.
 
-A second reading of what Spark wrote, small on purpose. It takes tables as Delta makes them unless told otherwise
+A second reading of what Spark wrote, small on purpose. It takes tables as Delta makes them unless they say otherwise
 (reader version 1: no deletion vectors, no renamed columns, checkpoints in one piece or several) and refuses others.
 Source: the Delta transaction log protocol.
 """

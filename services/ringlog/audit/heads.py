@@ -1,7 +1,7 @@
 """The first fields of an Avro record, read without decoding the rest: the audit looks at every row, and cells are many.
 
 What follows the head (clustering key and cells) is compared as bytes; where the bytes differ, or a schema
-is laid out in another way than today's, the records are decoded whole. So speed never changes a verdict.
+has another layout than today's, the records are decoded whole. So speed never changes a verdict.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SHARED = 2
 """The first fields of each tail, which a mutation and its row have in common."""
 
 
-class Head:
+class RecordHead:
     """Reads the fields of ``schema`` (parsed, a record) that come before its tail, one of ``tails``, into a tuple.
 
     ``usable`` is False for a schema that ends otherwise, or whose head has a type that is not known here. ``rest``:

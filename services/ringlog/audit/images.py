@@ -18,8 +18,8 @@ from ringlog.audit.compound import (
     INSERT,
     STATIC,
     UPDATE,
-    Columns,
-    LogRow,
+    AuditColumns,
+    AuditLogRow,
     covers,
     facts_of,
     sortable,
@@ -63,7 +63,7 @@ class Heap:
         if name not in known or weight(fact) > weight(known[name]):
             known[name] = fact
 
-    def row(self, row: Row, columns: Columns, now: int) -> Values | None:
+    def row(self, row: Row, columns: AuditColumns, now: int) -> Values | None:
         """Column to value, of a collection element to value; None if there is no such row."""
         facts = self.facts.get(row, {})
         gone = max([self.deleted] + [fact[0] for name, fact in facts.items() if name[0] == "row"])
@@ -95,13 +95,13 @@ class Images:
         self._heaps: dict[tuple[str, bytes], Heap] = {}
 
     def rows(
-        self, table: str, key: bytes, write: dict[str, Any], logged: list[LogRow], columns: Columns, wanted: Wanted,
-        now: int,
-    ) -> list[LogRow]:  # fmt: skip
+        self, table: str, key: bytes, write: dict[str, Any], logged: list[AuditLogRow], columns: AuditColumns,
+        wanted: Wanted, now: int,
+    ) -> list[AuditLogRow]:  # fmt: skip
         """The rows of a write, ``logged`` without images, with them. ``key``: composed; ``now``: append time, µs."""
         heap = self._heaps.setdefault((table, key), Heap())
         facts = facts_of(write, columns)
-        found: list[LogRow] = []
+        found: list[AuditLogRow] = []
         for at, group in groupby(logged, key=attrgetter("timestamp")):
             own = {name: fact for name, fact in facts.items() if fact[0] == at and _counts(name, fact, facts)}
             logged_now = list(group)
@@ -131,7 +131,7 @@ def _counts(name: tuple[Any, ...], fact: tuple[int, int, Any], facts: dict[Any, 
     return wiped is None or fact[0] >= wiped[0]
 
 
-def _touched(own: dict[tuple[Any, ...], Any], columns: Columns, wanted: Wanted) -> dict[Row, set[str]]:
+def _touched(own: dict[tuple[Any, ...], Any], columns: AuditColumns, wanted: Wanted) -> dict[Row, set[str]]:
     """Row to the columns that facts of one timestamp are about."""
     found: dict[Row, set[str]] = {}
     for name in own:
@@ -146,9 +146,9 @@ def _touched(own: dict[tuple[Any, ...], Any], columns: Columns, wanted: Wanted) 
 
 
 def _images(
-    operation: int, at: int, heap: Heap, rows: list[Row], touched: dict[Row, set[str]], columns: Columns,
+    operation: int, at: int, heap: Heap, rows: list[Row], touched: dict[Row, set[str]], columns: AuditColumns,
     wanted: Wanted, now: int,
-) -> Iterator[LogRow]:  # fmt: skip
+) -> Iterator[AuditLogRow]:  # fmt: skip
     for row in rows:
         values = heap.row(row, columns, now)
         if values is None:
@@ -156,13 +156,13 @@ def _images(
         names = touched[row] | {*(wanted.static if row == STATIC else wanted.regular)} | {*values}
         if operation == PREIMAGE and wanted.preimage == "true":
             names = touched[row]
-        image = LogRow(at, 0, False, operation, None, () if row == STATIC else row)
+        image = AuditLogRow(at, 0, False, operation, None, () if row == STATIC else row)
         image.values = {name: values[name] for name in names if name in values}
         image.deleted = {name for name in names if name not in values} if operation == PREIMAGE else set()
         yield image
 
 
-def _numbered(rows: list[LogRow]) -> Iterator[LogRow]:
+def _numbered(rows: list[AuditLogRow]) -> Iterator[AuditLogRow]:
     for number, row in enumerate(rows):
         follows = number > 0 and rows[number - 1].timestamp == row.timestamp
         row.sequence = rows[number - 1].sequence + 1 if follows else 0

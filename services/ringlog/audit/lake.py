@@ -14,7 +14,8 @@ from typing import Any
 
 from ringlog.audit.cells import Keys, says_the_same
 from ringlog.audit.delta_log import DeltaFiles, open_lake, tables_in
-from ringlog.audit.report import Check, Report
+from ringlog.audit.published import as_logged
+from ringlog.audit.report import AuditCheck, AuditReport
 from ringlog.audit.topics import AuditError, Decoder, latest, records
 
 SUFFIX = "_scylla_cdc_log"
@@ -33,11 +34,11 @@ COLUMNS = (
 Name = tuple[int, int, int, int]
 
 
-def audit_lake(bootstrap: str, cluster: str, address: str, report: Report, say: Callable[[str], None]) -> None:
+def audit_lake(bootstrap: str, cluster: str, address: str, report: AuditReport, say: Callable[[str], None]) -> None:
     """Add the checks of the lake at ``address`` to the report. Raises AuditError if it cannot be read."""
-    complete = Check("lake_complete", "every row of the CDC topic is in its table of the lake, and says the same")
-    once = Check("lake_once", "no row is in the lake twice")
-    nothing_else = Check("lake_nothing_else", "the lake has no row that the CDC topic has not")
+    complete = AuditCheck("lake_complete", "every row of the CDC topic is in its table of the lake, and says the same")
+    once = AuditCheck("lake_once", "no row is in the lake twice")
+    nothing_else = AuditCheck("lake_nothing_else", "the lake has no row that the CDC topic has not")
     decoder = Decoder(bootstrap, cluster)
     keys = _keys(bootstrap, cluster, decoder)
     wanted, is_whole = _rows_of_topic(bootstrap, cluster, decoder)
@@ -87,7 +88,7 @@ def _keys(bootstrap: str, cluster: str, decoder: Decoder) -> dict[str, tuple[int
     found: dict[str, tuple[int, Keys]] = {}
     for key, value in latest(bootstrap, f"{cluster}.schema").items():
         if key.startswith(b"table/"):
-            table = decoder.decode(value)
+            table = as_logged(decoder.decode(value))
             own = tuple(table["partition_key"]), tuple(table["clustering_key"])
             found[f"{table['keyspace']}.{table['name']}"] = table["changed"], own
     return found

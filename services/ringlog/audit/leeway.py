@@ -24,7 +24,7 @@ SKEW_US = 60_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class LeewayStep:
     """The setting from ``epoch`` on, written at ``at`` by its author's clock; microseconds."""
 
     epoch: int
@@ -36,7 +36,7 @@ class Step:
 class Leeways:
     """``steps``: by ascending epoch, the first one from the beginning on."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[LeewayStep, ...]
 
     def at_epoch(self, epoch: int) -> int:
         """The leeway in force at an epoch."""
@@ -50,14 +50,16 @@ class Leeways:
 
 def always(leeway: int) -> Leeways:
     """One leeway that never changed."""
-    return Leeways((Step(0, 0, leeway),))
+    return Leeways((LeewayStep(0, 0, leeway),))
 
 
 def leeways_of(entries: Iterable[dict[str, Any]], decoder: Decoder) -> Leeways:
     """The steps of the setting in the entries of all epochs from 1 on."""
-    steps = [Step(0, 0, DEFAULT_US)]
+    steps = [LeewayStep(0, 0, DEFAULT_US)]
     for epoch, entry in enumerate(entries, start=1):
         if entry["kind"] in SETTERS:
             command = command_of(entry, decoder)
-            steps += [Step(epoch, entry["at"], one["value"]) for one in command["settings"] if one["name"] == NAME]
+            steps += [
+                LeewayStep(epoch, entry["at"], one["value"]) for one in command["settings"] if one["name"] == NAME
+            ]
     return Leeways(tuple(steps))

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from ringlog.audit.compound import elements
-from ringlog.audit.writes import Part, Position, Reading, Write
+from ringlog.audit.writes import AuditWrite, ExpectedRow, MutationsReading, Position
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RowPlace:
     """Where a row belongs. ``is_last``: with it, all rows of its write are there; ``is_repeated``: it was there."""
 
     generation: int
@@ -23,15 +23,15 @@ class Place:
 class Parts:
     """The parts of the writes that are not complete yet, by position."""
 
-    def __init__(self, reading: Reading) -> None:
+    def __init__(self, reading: MutationsReading) -> None:
         self._reading = reading
-        self._open: dict[Position, dict[tuple[int, int], Part]] = {}
+        self._open: dict[Position, dict[tuple[int, int], ExpectedRow]] = {}
         self._there: dict[Position, set[tuple[int, int]]] = {}
 
-    def place(self, write: Write, position: Position, row: dict[str, Any]) -> Place | None:
+    def place(self, write: AuditWrite, position: Position, row: dict[str, Any]) -> RowPlace | None:
         """The place of a decoded row of that write; None if the write has no such row."""
         if position not in self._open:
-            _, parts = self._reading.whole(write, position)
+            _, parts = self._reading.whole(write, position, decided=row.get("epoch") or None)
             self._open[position] = {(part.row.timestamp, part.row.sequence): part for part in parts or ()}
         name = (row["timestamp"], row["batch_seq_no"])
         part = self._open[position].get(name)
@@ -44,10 +44,10 @@ class Parts:
         is_repeated = name in there
         there.add(name)
         is_last = len(there) == len(self._open[position])
-        return Place(part.generation, part.stream, "", is_last, is_repeated)
+        return RowPlace(part.generation, part.stream, "", is_last, is_repeated)
 
 
-def _says(row: dict[str, Any], part: Part, collections: dict[str, str]) -> bool:
+def _says(row: dict[str, Any], part: ExpectedRow, collections: dict[str, str]) -> bool:
     """True if a row says what a part of its write says, columns and elements in any order."""
     own = part.row
     values = {

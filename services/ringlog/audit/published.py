@@ -5,64 +5,85 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-from ringlog.audit.compound import Columns
-from ringlog.audit.history import columns_over_time, published_entries
+from ringlog.audit.compound import AuditColumns
+from ringlog.audit.history import ColumnSteps, columns_over_time, published_entries
 from ringlog.audit.images import Wanted
 from ringlog.audit.leeway import always, leeways_of
-from ringlog.audit.rules import PublishedTable, Rules
+from ringlog.audit.rules import AuditRules, PublishedTable
 from ringlog.audit.streams import PublishedGeneration, PublishedRange
 from ringlog.audit.topics import AuditError, Decoder, latest
 
 
-def published_rules(bootstrap: str, cluster: str, decoder: Decoder, leeway_us: int | None) -> Rules:
+def published_rules(bootstrap: str, cluster: str, decoder: Decoder, leeway_us: int | None) -> AuditRules:
     """All that the verdict on a write depends on; raises AuditError where the topics contradict one another.
 
     ``leeway_us``: None: as the metadata log has it.
     """
     entries = published_entries(bootstrap, cluster, decoder) if leeway_us is None else []
     leeways = leeways_of(entries, decoder) if leeway_us is None else always(leeway_us)
-    return Rules(
+    history = columns_over_time(entries, decoder)
+    return AuditRules(
         _cluster_id(bootstrap, cluster, decoder),
-        _tables(bootstrap, cluster, decoder),
+        _tables(bootstrap, cluster, decoder, history),
         published_generations(bootstrap, cluster, decoder),
         leeways,
-        columns_over_time(entries, decoder),
+        history,
     )
 
 
 def published_generations(bootstrap: str, cluster: str, decoder: Decoder) -> list[PublishedGeneration]:
     """The generations by ascending timestamp, from ``cdc-generations`` and ``cdc-streams``."""
-    ranges: dict[str, list[PublishedRange]] = {}
+    ranges: dict[str, dict[str, list[PublishedRange]]] = {}
     for value in latest(bootstrap, f"{cluster}.cdc-streams").values():
         row = decoder.decode(value)
         streams = tuple(bytes(stream) for stream in row["streams"])
-        ranges.setdefault(row["generation"], []).append(PublishedRange(row["end"], row["ignore_msb"], streams))
+        by_table = ranges.setdefault(row["generation"], {})
+        # Records of an earlier release have no table.
+        by_table.setdefault(row.get("table", ""), []).append(PublishedRange(row["end"], row["ignore_msb"], streams))
     found = []
     for value in latest(bootstrap, f"{cluster}.cdc-generations").values():
         row = decoder.decode(value)
-        own = sorted(ranges.get(row["id"], []), key=lambda r: r.end)
-        if row["status"] == "expired" and not own:
+        tables = {name: tuple(sorted(own, key=lambda r: r.end)) for name, own in ranges.get(row["id"], {}).items()}
+        if row["status"] == "expired" and not tables:
             found.append(PublishedGeneration(row["timestamp"], (), row["committed"]))
             continue
-        streams_found = sum(len(r.streams) for r in own)
-        if (len(own), streams_found) != (row["ranges"], row["streams"]) or not own:
+        everything = [one for own in tables.values() for one in own]
+        streams_found = sum(len(r.streams) for r in everything)
+        if (len(everything), streams_found) != (row["ranges"], row["streams"]) or "" not in tables:
             raise AuditError(
                 f"generation {row['id']} has {row['ranges']} ranges with {row['streams']} streams; "
-                f"{len(own)} with {streams_found} are published"
+                f"{len(everything)} with {streams_found} are published"
             )
-        found.append(PublishedGeneration(row["timestamp"], tuple(own), row["committed"]))
+        found.append(PublishedGeneration(row["timestamp"], tables.pop(""), row["committed"], tables))
     return sorted(found, key=lambda g: g.timestamp)
 
 
-def _tables(bootstrap: str, cluster: str, decoder: Decoder) -> dict[str, PublishedTable]:
+def _tables(bootstrap: str, cluster: str, decoder: Decoder, history: ColumnSteps) -> dict[str, PublishedTable]:
     tables = {}
     for key, value in latest(bootstrap, f"{cluster}.schema").items():
         if key.startswith(b"table/"):
             row = decoder.decode(value)
-            tables[f"{row['keyspace']}.{row['name']}"] = PublishedTable(
-                _columns(row), _names(row), bool(row["cdc"]["enabled"]), row["cdc"]["delta"] == "keys", _images(row)
+            name, logged = f"{row['keyspace']}.{row['name']}", as_logged(row)
+            tables[name] = PublishedTable(
+                _columns(logged, history.kinds.get(name, {}), bool(row.get("stored"))),
+                _names(row),
+                bool(row["cdc"]["enabled"]),
+                row["cdc"]["delta"] == "keys",
+                _images(logged),
+                row["id"],
+                bool(row.get("respelled")),
             )
     return tables
+
+
+def as_logged(row: dict[str, Any]) -> dict[str, Any]:
+    """The record of a table with columns as rows of the log call them. Records of an earlier release have no others."""
+    names = {one["column"]: one["stored"] for one in row.get("stored", ())}
+    return row | {
+        "columns": [column | {"name": names.get(column["name"], column["name"])} for column in row["columns"]],
+        "partition_key": [names.get(name, name) for name in row["partition_key"]],
+        "clustering_key": [names.get(name, name) for name in row["clustering_key"]],
+    }
 
 
 def _images(row: dict[str, Any]) -> Wanted | None:
@@ -83,15 +104,19 @@ def _names(row: dict[str, Any]) -> frozenset[str]:
     return frozenset(column["name"] for column in row["columns"]) - key
 
 
-def _columns(row: dict[str, Any]) -> Columns:
-    types = {column["name"]: column["type"] for column in row["columns"]}
-    return Columns(
+def _columns(row: dict[str, Any], ever: dict[str, tuple[str, bool]], renamed: bool) -> AuditColumns:
+    """``ever``: (type, static) of the columns that there ever were: rows of before have those that were dropped."""
+    types = {name: kind for name, (kind, _) in ever.items()}
+    types |= {column["name"]: column["type"] for column in row["columns"]}
+    static = {name for name, (_, is_static) in ever.items() if is_static}
+    return AuditColumns(
         partition=tuple(types[name] for name in row["partition_key"]),
         clustering=tuple(types[name] for name in row["clustering_key"]),
-        static=frozenset(column["name"] for column in row["columns"] if column.get("static")),
+        static=frozenset(static | {column["name"] for column in row["columns"] if column.get("static")}),
         collections={
             name: kind for name, kind in types.items() if kind.strip().startswith(("list", "set", "map", "udt"))
         },
+        renamed=renamed,
     )
 
 

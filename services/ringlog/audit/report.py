@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(slots=True)
-class Check:
+class AuditCheck:
     """One statement about the topics, what was found, and up to ten examples of what contradicts it."""
 
     name: str
@@ -27,11 +27,11 @@ class Check:
 
 
 @dataclass(slots=True)
-class Report:
+class AuditReport:
     """All checks with the counts they rest on."""
 
     counts: dict[str, int] = field(default_factory=dict)
-    checks: list[Check] = field(default_factory=list)
+    checks: list[AuditCheck] = field(default_factory=list)
     generations: list[dict[str, int]] = field(default_factory=list)
 
     @property

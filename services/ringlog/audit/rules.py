@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from ringlog.audit.compound import Columns, columns_named, is_of_type, refusal, statements
+from ringlog.audit.compound import AuditColumns, columns_named, is_of_type, refusal, statements
 from ringlog.audit.history import ColumnSteps
 from ringlog.audit.images import Wanted
 from ringlog.audit.leeway import Leeways
@@ -26,21 +26,34 @@ SKIPPED = "skipped"
 """Not refused, and not in the CDC log either: its table keeps none."""
 
 
+def _logged(one: dict[str, Any], columns: dict[str, str]) -> dict[str, Any]:
+    return one | {
+        "cells": [cell | {"column": columns.get(cell["column"], cell["column"])} for cell in one["cells"]],
+        "deleted_elements": [
+            taken | {"column": columns.get(taken["column"], taken["column"])} for taken in one["deleted_elements"]
+        ],
+        "replaced": [columns.get(name, name) for name in one["replaced"]],
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class PublishedTable:
     """What the topic ``schema`` says of a table: its columns, ``names`` of those outside the key, whether it keeps a
-    CDC log, and one of keys only; the images in it, if any.
+    CDC log, and one of keys only; the images in it, if any; its id; whether columns of it were dropped or renamed.
+    ``columns`` and ``images`` have columns as rows call them.
     """
 
-    columns: Columns
+    columns: AuditColumns
     names: frozenset[str]
     cdc: bool
     keys_only: bool
     images: Wanted | None = None
+    id: str = ""
+    respelled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class AuditRules:
     """All that refusals depend on. ``cluster_id``: 16 bytes."""
 
     cluster_id: bytes
@@ -60,6 +73,10 @@ class Rules:
         table = self.tables.get(f"{write['keyspace']}.{write['table']}")
         if table is None:
             return "unknown_table"
+        version = self.history.read_by(write, now, epoch)
+        is_named = write.get("table_version") is not None or write.get("epoch") is not None
+        if version is None and self.history.settled and is_named:
+            return "unknown_version"
         if not table.cdc:
             return SKIPPED
         columns, operation = table.columns, write["operation"]
@@ -75,17 +92,25 @@ class Rules:
             return "bad_key"
         if not all(is_of_type(kind, part) for kind, part in zip(columns.partition, key, strict=True)):
             return "bad_key_type"
-        if not self._columns_at(write, epoch).issuperset(write[NAMES] if NAMES in write else columns_named(write)):
+        if version is None:
+            known = table.names | self.history.names(f"{write['keyspace']}.{write['table']}")
+        else:
+            known = frozenset(version.columns)
+        if not known.issuperset(write[NAMES] if NAMES in write else columns_named(write)):
             return "unknown_column"
         if not compound:
             return self._outside(write["timestamp"], now, epoch)
         windows = (self._outside(one["timestamp"], now, epoch) for one in statements(write))
-        return refusal(write, columns) or next(filter(None, windows), "")
+        return refusal(self.as_logged(write, now, epoch), columns) or next(filter(None, windows), "")
 
-    def _columns_at(self, write: dict[str, Any], epoch: int | None) -> frozenset[str]:
-        name = f"{write['keyspace']}.{write['table']}"
-        then = None if epoch is None else self.history.at_epoch(name, epoch)
-        return self.tables[name].names if then is None else then
+    def as_logged(self, write: dict[str, Any], now: int, epoch: int | None) -> dict[str, Any]:
+        """A decoded write with columns as rows of the log call them. ``epoch``: by which it was judged, if known."""
+        version = self.history.read_by(write, now, epoch)
+        if version is None or not version.respelled:
+            return write
+        return (
+            write | _logged(write, version.columns) | {"more": [_logged(one, version.columns) for one in write["more"]]}
+        )
 
     def _outside(self, timestamp: int, now: int, epoch: int | None) -> str:
         ahead = self.leeways.widest(now) if epoch is None else self.leeways.at_epoch(epoch)

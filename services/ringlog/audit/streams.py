@@ -2,12 +2,12 @@
 
 A generation operates from its timestamp to the next one's. A token belongs to the range (previous end, end]; within
 the range the slot is the shard that the range's owner would give the token (biased token round robin); slots are in
-the order in which the stream ids were published.
+the order in which the stream ids were published. A table in tablets that a generation names has ranges of its own.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cassandra.metadata import Murmur3Token
 
@@ -25,12 +25,13 @@ class PublishedRange:
 class PublishedGeneration:
     """A generation as the change topics describe it; without ``ranges`` if it expired and its streams are deleted.
 
-    ``committed``: at that epoch.
+    ``committed``: at that epoch. ``tables``: by id the tablets of tables that have streams of their own.
     """
 
     timestamp: int
     ranges: tuple[PublishedRange, ...]
     committed: int
+    tables: dict[str, tuple[PublishedRange, ...]] = field(default_factory=dict)
 
 
 def hash_of(partition_key: bytes) -> int:
@@ -62,10 +63,11 @@ def generation_for(generations: list[PublishedGeneration], timestamp: int) -> Pu
     return found
 
 
-def stream_for(generation: PublishedGeneration, token: int) -> bytes:
-    """The stream of a token."""
-    owner = generation.ranges[0]
-    for candidate in generation.ranges:
+def stream_for(generation: PublishedGeneration, token: int, table: str = "") -> bytes:
+    """The stream of a token in the table with that id."""
+    ranges = generation.tables.get(table, generation.ranges)
+    owner = ranges[0]
+    for candidate in ranges:
         if candidate.end >= token:
             owner = candidate
             break

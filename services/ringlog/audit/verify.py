@@ -9,13 +9,13 @@ from typing import Any
 
 from confluent_kafka import Message
 
-from ringlog.audit.heads import CDC_TAILS, MUTATION_TAILS, Head, before_last_number
-from ringlog.audit.parts import Parts, Place
+from ringlog.audit.heads import CDC_TAILS, MUTATION_TAILS, RecordHead, before_last_number
+from ringlog.audit.parts import Parts, RowPlace
 from ringlog.audit.published import published_rules
-from ringlog.audit.report import Check, Report
+from ringlog.audit.report import AuditCheck, AuditReport
 from ringlog.audit.rules import CDC_OPERATIONS
 from ringlog.audit.topics import HEADER, AuditError, Decoder, records
-from ringlog.audit.writes import UNREADABLE, Position, Reading, Write, Writes
+from ringlog.audit.writes import UNREADABLE, AuditWrite, MutationsReading, Position, Writes
 
 SHARE_MIN = 0.10
 BEFORE_ALL = (-1, 0, 0)
@@ -57,13 +57,13 @@ class Expected:
     leeway_us: int | None = None
 
 
-def audit(bootstrap: str, cluster: str, expected: Expected, say: Say) -> Report:
+def audit(bootstrap: str, cluster: str, expected: Expected, say: Say) -> AuditReport:
     """Check the CDC log of ``cluster`` against its mutations; raises AuditError if a topic can't be read."""
-    report = Report()
+    report = AuditReport()
     decoder = Decoder(bootstrap, cluster)
     rules = published_rules(bootstrap, cluster, decoder, expected.leeway_us)
     say(f"{len(rules.generations)} published generations")
-    writes = Reading(decoder, rules).all(bootstrap, cluster)
+    writes = MutationsReading(decoder, rules).all(bootstrap, cluster)
     say(f"{len(writes.by_position):,} mutations read and hashed with the Cassandra driver")
     rows = _Rows(writes, decoder, f"{cluster}.mutations", report)
     for message in records(bootstrap, f"{cluster}.cdc"):
@@ -79,22 +79,24 @@ def audit(bootstrap: str, cluster: str, expected: Expected, say: Say) -> Report:
 class _Rows:
     """Each CDC row: its write exists, once, unchanged, under the right stream and generation, in order."""
 
-    def __init__(self, writes: Writes, decoder: Decoder, source_topic: str, report: Report) -> None:
+    def __init__(self, writes: Writes, decoder: Decoder, source_topic: str, report: AuditReport) -> None:
         self._reading = writes.reading
         self._writes = writes.by_position
         self._parts = Parts(writes.reading)
         self._decoder = decoder
         self._source_topic = source_topic
-        self._source = Check("source", "every CDC row comes from one write, key and cells unchanged")
-        self._once = Check("exactly_once", "no write has two CDC rows, also physically; no row identity comes twice")
-        self._stream = Check(
+        self._source = AuditCheck("source", "every CDC row comes from one write, key and cells unchanged")
+        self._once = AuditCheck(
+            "exactly_once", "no write has two CDC rows, also physically; no row identity comes twice"
+        )
+        self._stream = AuditCheck(
             "stream", "every row lies under the stream of its token in the generation operating at its timestamp"
         )
-        self._partition = Check("partition", "every stream lies in exactly one partition of the CDC topic")
-        self._order = Check("order", "writes of one partition key appear in the order of the mutations topic")
+        self._partition = AuditCheck("partition", "every stream lies in exactly one partition of the CDC topic")
+        self._order = AuditCheck("order", "writes of one partition key appear in the order of the mutations topic")
         report.checks += [self._source, self._once, self._stream, self._partition, self._order]
-        self._heads: dict[bytes, Head] = {}
-        self._tails: dict[bytes, Head] = {}
+        self._heads: dict[bytes, RecordHead] = {}
+        self._tails: dict[bytes, RecordHead] = {}
         self._last: dict[tuple[int, int, int], tuple[int, int, int]] = {}
         self._identities: dict[bytes, bytes | None] = {}
         self.homes: dict[bytes, int] = {}
@@ -134,15 +136,17 @@ class _Rows:
             self._order.fail(where)
         self._last[base] = here
 
-    def _place_of(self, write: Write, position: Position, row: dict[str, Any], value: bytes, tail: int) -> Place | None:
+    def _place_of(
+        self, write: AuditWrite, position: Position, row: dict[str, Any], value: bytes, tail: int
+    ) -> RowPlace | None:
         """Where a row belongs that says what its write says; None for one that says something else."""
         if write.refusal == UNREADABLE:
             return None
         if write.plain and self._unchanged(write, row, value, tail):
-            return Place(write.generation, write.stream, write.refusal)
+            return RowPlace(write.generation, write.stream, write.refusal)
         return self._parts.place(write, position, self._decoder.decode(value)) if self._common(write, row) else None
 
-    def _check_place(self, partition: int, key: bytes, row: dict[str, Any], place: Place, where: str) -> None:
+    def _check_place(self, partition: int, key: bytes, row: dict[str, Any], place: RowPlace, where: str) -> None:
         stream = place.stream or key
         if place.refusal or key != stream or row["stream_id"] != key or row["generation"] != place.generation:
             self._stream.fail(f"{where}: key {key.hex()}, expected {stream.hex()} {place.refusal}")
@@ -153,7 +157,7 @@ class _Rows:
         """The fields before the clustering key, and where that begins (0: the row was decoded whole)."""
         head = self._heads.get(value[:HEADER])
         if head is None:
-            head = self._heads[value[:HEADER]] = Head(self._decoder.schema(value), CDC_TAILS, ROW_FIELDS)
+            head = self._heads[value[:HEADER]] = RecordHead(self._decoder.schema(value), CDC_TAILS, ROW_FIELDS)
         if head.usable:
             try:
                 fields, tail = head.read(value, HEADER)
@@ -166,11 +170,11 @@ class _Rows:
         """Clustering key and cells of a record whose tail begins at ``at``; None if more follows them."""
         head = self._tails.get(value[:HEADER])
         if head is None:
-            head = self._tails[value[:HEADER]] = Head(self._decoder.schema(value), tails, ())
+            head = self._tails[value[:HEADER]] = RecordHead(self._decoder.schema(value), tails, ())
         tail = before_last_number(value[at:]) if head.has_epoch else value[at:]
         return tail[: len(tail) - len(head.rest)] if tail.endswith(head.rest) else None
 
-    def _common(self, write: Write, row: dict[str, Any]) -> bool:
+    def _common(self, write: AuditWrite, row: dict[str, Any]) -> bool:
         """True if what all rows of a write have in common is as the write has it."""
         mutation_id, _, keyspace, table, *_, partition_key = write.head
         fields = (row["mutation_id"], row["keyspace"], row["table"], row["partition_key"], row["source_topic"])
@@ -178,7 +182,7 @@ class _Rows:
             _time_of(row["time"]) == row["timestamp"]
         )
 
-    def _unchanged(self, write: Write, row: dict[str, Any], value: bytes, tail: int) -> bool:
+    def _unchanged(self, write: AuditWrite, row: dict[str, Any], value: bytes, tail: int) -> bool:
         timestamp, ttl, operation = write.head[4:7]
         if (row["timestamp"], row["ttl"], row["operation"]) != (timestamp, ttl, CDC_OPERATIONS.get(operation)):
             return False
@@ -227,10 +231,12 @@ def _keeps(letter: dict[str, Any], key: bytes | None, value: bytes) -> bool:
 
 
 def _check_dead_letters(
-    bootstrap: str, cluster: str, decoder: Decoder, writes: Writes, report: Report
+    bootstrap: str, cluster: str, decoder: Decoder, writes: Writes, report: AuditReport
 ) -> set[Position]:
     """Each dead letter: its write exists, once, with its bytes, and had to be refused for that reason."""
-    check = Check("dead_letters", "every dead letter is a write that the rules refuse, once, for the reason it names")
+    check = AuditCheck(
+        "dead_letters", "every dead letter is a write that the rules refuse, once, for the reason it names"
+    )
     report.checks.append(check)
     seen: set[Position] = set()
     for message in records(bootstrap, f"{cluster}.dead-letters"):
@@ -256,11 +262,11 @@ def _check_dead_letters(
 
 
 def _check_complete(
-    writes: Writes, written: set[Position], rejected: set[Position], expected: Expected, report: Report
+    writes: Writes, written: set[Position], rejected: set[Position], expected: Expected, report: AuditReport
 ) -> None:
     every = writes.by_position
     whole = f"{len(written):,} written + {len(rejected):,} rejected = {len(every):,} mutations"
-    check = Check("complete", whole)
+    check = AuditCheck("complete", whole)
     report.checks.append(check)
     report.counts |= {"mutations": len(every), "written": len(written), "rejected": len(rejected)}
     for position in sorted(every.keys() - written - rejected):
@@ -279,7 +285,7 @@ def _check_complete(
             check.fail(f"{found:,} {what}, {wanted:,} expected")
 
 
-def _check_shares(writes: Writes, written: set[Position], expected: Expected, report: Report) -> None:
+def _check_shares(writes: Writes, written: set[Position], expected: Expected, report: AuditReport) -> None:
     used: dict[int, int] = {}
     for position in written:
         generation = writes.by_position[position].generation
@@ -287,7 +293,7 @@ def _check_shares(writes: Writes, written: set[Position], expected: Expected, re
     report.generations = [{"timestamp": timestamp, "rows": used[timestamp]} for timestamp in sorted(used)]
     if expected.generations is None:
         return
-    check = Check(
+    check = AuditCheck(
         "both_generations", f"{expected.generations} generations hold at least {SHARE_MIN:.0%} of the rows each"
     )
     report.checks.append(check)

@@ -4,51 +4,55 @@ from __future__ import annotations
 
 import threading
 
-from ringlog.cache.port import Confirmation, Stored, Written
-from ringlog.cache.projection import PARTS, Delta, Fields, Full, Stamp
+from ringlog.cache.port import FOREIGN_US, Confirmation, StoredEpoch, WriteOutcome
+from ringlog.cache.projection import PARTS, CacheDelta, Fields, Full, Stamp
 
 
 class MemoryCache:
     """A store that lives as long as its process. Safe from threads."""
 
     def __init__(self) -> None:
-        self._stored: Stored | None = None
+        self._stored: StoredEpoch | None = None
         self._lock = threading.Lock()
 
-    def apply(self, write: Delta | Full, confirmation: Confirmation) -> Written:
+    def apply(self, write: CacheDelta | Full, confirmation: Confirmation) -> WriteOutcome:
         """Write the difference or the whole; see ``CacheStore``."""
         with self._lock:
             stored = self._stored
             same = stored is not None and stored.stamp.cluster_id == write.stamp.cluster_id
             if stored is not None and same and stored.stamp.epoch > write.stamp.epoch:
-                return Written.LATER_STORED
+                return WriteOutcome.LATER_STORED
             if stored is not None and stored.stamp == write.stamp:
                 latest = max(stored.confirmation.confirmed_at, confirmation.confirmed_at)
                 confirmation = Confirmation(confirmation.digest, confirmation.offset, latest)
-                if isinstance(write, Delta):
-                    self._stored = Stored(write.stamp, confirmation, stored.parts)
-                    return Written.APPLIED
+                if isinstance(write, CacheDelta):
+                    self._stored = StoredEpoch(write.stamp, confirmation, stored.parts)
+                    return WriteOutcome.APPLIED
             if isinstance(write, Full):
+                if stored is not None and not same:
+                    apart = confirmation.confirmed_at - stored.confirmation.confirmed_at
+                    if abs(apart) < FOREIGN_US:
+                        return WriteOutcome.FOREIGN
                 parts: dict[str, Fields] = {part: {} for part in PARTS}
             elif stored is None or stored.stamp != write.base:
-                return Written.BASE_MISSING
+                return WriteOutcome.BASE_MISSING
             else:
                 parts = {part: dict(table) for part, table in stored.parts.items()}
                 for part, key in write.remove:
                     parts[part].pop(key, None)
             for part, key, value in write.put:
                 parts[part][key] = value
-            self._stored = Stored(write.stamp, confirmation, parts)
-            return Written.APPLIED
+            self._stored = StoredEpoch(write.stamp, confirmation, parts)
+            return WriteOutcome.APPLIED
 
-    def read(self) -> Stored | None:
+    def read(self) -> StoredEpoch | None:
         """The stored epoch; None if nothing is stored."""
         return self._stored
 
-    def stored_stamp(self) -> Stamp | None:
-        """Which state is stored; None if none."""
+    def confirmed(self) -> tuple[Stamp, Confirmation] | None:
+        """Which state is stored, and how it was confirmed last; None if nothing is."""
         stored = self._stored
-        return None if stored is None else stored.stamp
+        return None if stored is None else (stored.stamp, stored.confirmation)
 
     def clear(self) -> None:
         """Forget everything, as FLUSHALL does."""

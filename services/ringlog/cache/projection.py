@@ -38,7 +38,7 @@ class Stamp:
 
 
 @dataclass(frozen=True, slots=True)
-class Delta:
+class CacheDelta:
     """From the projection of ``base`` to the one of ``stamp``: (part, field, JSON) to put, (part, field) to remove."""
 
     base: Stamp
@@ -80,7 +80,7 @@ def full(state: ClusterState) -> Full:
     return Full(stamp_of(state), rows)
 
 
-def delta(before: ClusterState, after: ClusterState) -> Delta:
+def delta(before: ClusterState, after: ClusterState) -> CacheDelta:
     """The difference between two states of one cluster."""
     put: list[tuple[str, str, str]] = []
     remove: list[tuple[str, str]] = []
@@ -91,7 +91,7 @@ def delta(before: ClusterState, after: ClusterState) -> Delta:
         for key in sorted(old_items.keys() | new_items.keys()):
             if old_items.get(key) is not new_items.get(key):
                 _compare(name, part, key, old_items.get(key), new_items.get(key), put, remove)
-    return Delta(stamp_of(before), stamp_of(after), tuple(put), tuple(remove))
+    return CacheDelta(stamp_of(before), stamp_of(after), tuple(put), tuple(remove))
 
 
 def _compare(
@@ -164,7 +164,7 @@ _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=_plai
 class _Part:
     """``of``: the part of the state; ``fields``: those of one item and their values; ``show``: the JSON of a value."""
 
-    of: declared.Part
+    of: declared.StatePart
     fields: Callable[[str, Any], Iterable[tuple[str, Any]]]
     show: Callable[[Any], str]
 
@@ -173,11 +173,11 @@ def _alone(key: str, item: object) -> Iterable[tuple[str, Any]]:
     return ((key, item),)
 
 
-def _pieces(pieces: declared.Pieces, key: str, item: object) -> Iterable[tuple[str, Any]]:
+def _pieces(pieces: declared.PartPieces, key: str, item: object) -> Iterable[tuple[str, Any]]:
     return ((f"{key}/{pieces.key(piece)}", piece) for piece in pieces.of(item))
 
 
-def _shown(part: declared.Part) -> Callable[[Any], str]:
+def _shown(part: declared.StatePart) -> Callable[[Any], str]:
     """The JSON of an item: all of its fields but those that are hidden, or that have parts of their own."""
     if not is_dataclass(part.item):
         return to_json
@@ -186,7 +186,7 @@ def _shown(part: declared.Part) -> Callable[[Any], str]:
     return lambda item: to_json({name: getattr(item, name) for name in names})
 
 
-def _parts_of(part: declared.Part) -> Iterable[tuple[str, _Part]]:
+def _parts_of(part: declared.StatePart) -> Iterable[tuple[str, _Part]]:
     """The parts of a projection that one part of the state becomes."""
     if all(pieces.field for pieces in part.pieces):
         yield part.name, _Part(part, _alone, _shown(part))
@@ -194,7 +194,7 @@ def _parts_of(part: declared.Part) -> Iterable[tuple[str, _Part]]:
         yield pieces.name, _Part(part, partial(_pieces, pieces), partial(_piece_json, pieces))
 
 
-def _piece_json(pieces: declared.Pieces, piece: Any) -> str:
+def _piece_json(pieces: declared.PartPieces, piece: Any) -> str:
     return to_json(pieces.show(piece))
 
 
@@ -207,6 +207,3 @@ _PIECES = {pieces.name: (part.name, pieces.field) for part in declared.PARTS for
 
 PARTS: tuple[str, ...] = tuple(sorted(_PARTS))
 """The parts of a projection, in the order in which caches store them."""
-
-WHOLE_PARTS = frozenset(PARTS) - _PIECES.keys() | {part for part, _ in _PIECES.values()}
-"""The parts that ``whole`` returns."""

@@ -1,19 +1,21 @@
 """Reads of the cached state: one consistent epoch with its age, or the advice to try again.
 
 A reader remembers the highest epoch it has returned and never returns a lower one (after FLUSHALL or a restart a cache
-may hold nothing, or for a moment less than before). It never guesses: what it cannot read whole it does not return.
+may hold nothing, or for a moment less than before), nor anything of another cluster of the same name. It never guesses:
+what it cannot read whole it does not return. It keeps the last epoch that it has read: as long as that is the stored
+one a read asks who confirmed it when, and fetches nothing else.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
-from ringlog.cache.port import CacheStore, CacheUnavailable
-from ringlog.cache.projection import WHOLE_PARTS, whole
+from ringlog.cache.port import CacheStore, CacheUnavailable, Confirmation
+from ringlog.cache.projection import Stamp, whole
 from ringlog.cache.redis_cache import TIMEOUT_S, RedisCache
 from ringlog.kernel.values import Micros
 
@@ -24,7 +26,7 @@ Records = dict[str, Any]
 class TryAgain(Exception):
     """The cache cannot answer now; read again in a moment, or read the log.
 
-    ``reason`` is unavailable, empty or older.
+    ``reason`` is unavailable, empty, older or another_cluster.
     """
 
     def __init__(self, reason: str, detail: str) -> None:
@@ -37,12 +39,9 @@ class TryAgain(Exception):
 class CachedView:
     """The state at ``epoch``, of which a keeper knew ``age_s`` seconds ago that it was the latest.
 
-    ``nodes`` by node id, ``placements`` by replication key (lists of ranges), ``keyspaces``, ``tables`` and ``types``
-    by name, ``schema_version`` under ``version``, ``generations`` by id, ``prepared`` (the next one, if there is one)
-    by id, ``operations`` by id, ``settings`` by name (only those that differ from the defaults), ``writers`` by name,
-    ``terms`` by role, ``past_ttls`` by the epoch until which they held, ``features`` that are enabled by name,
-    ``settled`` under ``verdicts``, once there is a settled time, ``tablets`` by table (with their ``chunks`` and
-    ``transitions``).
+    ``parts``: by its name each part of the state that caches show, item by key; each is an attribute as well.
+    ``placements`` are lists of ranges by replication key, ``settings`` only those that differ from the defaults,
+    ``schema_version`` is under ``version``, ``settled`` under ``verdicts`` once there is a settled time.
     """
 
     cluster_id: str
@@ -50,26 +49,13 @@ class CachedView:
     state_id: str
     digest: str
     age_s: float
-    nodes: Records
-    placements: Records
-    keyspaces: Records
-    tables: Records
-    types: Records
-    schema_version: Records
-    generations: Records
-    prepared: Records
-    operations: Records
-    settings: Records
-    writers: Records
-    terms: Records
-    past_ttls: Records
-    features: Records
-    settled: Records
-    tablets: Records
+    parts: Mapping[str, Records]
 
-
-_STAMPED = {"cluster_id", "epoch", "state_id", "digest", "age_s"}
-assert {one.name for one in fields(CachedView)} == WHOLE_PARTS | _STAMPED, "a view has every part of a projection"
+    def __getattr__(self, name: str) -> Records:
+        found: Mapping[str, Records] = object.__getattribute__(self, "parts")
+        if name not in found:
+            raise AttributeError(f"caches show no part {name}")
+        return found[name]
 
 
 class CachedReader:
@@ -78,8 +64,7 @@ class CachedReader:
     def __init__(self, store: CacheStore, now_us: Callable[[], Micros]) -> None:
         self._store = store
         self._now_us = now_us
-        self._cluster_id = ""
-        self._seen = 0
+        self._last: CachedView | None = None
 
     @classmethod
     def connect(cls, url: str, cluster: str, timeout_s: float = TIMEOUT_S) -> CachedReader:
@@ -87,16 +72,25 @@ class CachedReader:
         return cls(RedisCache(url, cluster, timeout_s), lambda: time.time_ns() // 1_000)
 
     def read(self) -> CachedView:
-        """One epoch, at least as high as any returned before. Raises TryAgain."""
+        """One epoch, at least as high as any returned before; its parts are those of the last view of the same epoch,
+        so do not change them. Raises TryAgain.
+        """
+        last = self._last
         try:
+            confirmed = self._store.confirmed() if last is not None else None
+            if last is not None and confirmed is not None and _stamp_of(last) == confirmed[0]:
+                return replace(last, age_s=self._age_s(confirmed[1]))
             stored = self._store.read()
         except CacheUnavailable as error:
             raise TryAgain("unavailable", str(error)) from error
         if stored is None:
             raise TryAgain("empty", "the cache holds nothing yet")
         stamp = stored.stamp
-        if stamp.cluster_id == self._cluster_id and stamp.epoch < self._seen:
-            raise TryAgain("older", f"the cache is at epoch {stamp.epoch}, this reader has seen {self._seen}")
+        if last is not None and last.cluster_id != stamp.cluster_id:
+            what = f"the cache is of cluster {stamp.cluster_id}, this reader has read {last.cluster_id}"
+            raise TryAgain("another_cluster", f"{what}; if that one is no more, make a new reader")
+        if last is not None and stamp.epoch < last.epoch:
+            raise TryAgain("older", f"the cache is at epoch {stamp.epoch}, this reader has seen {last.epoch}")
         try:
             parts = whole(
                 {
@@ -106,8 +100,13 @@ class CachedReader:
             )
         except (ValueError, TypeError, LookupError, RecursionError) as error:
             raise TryAgain("unavailable", f"the cache holds what no keeper writes: {error}") from error
-        self._cluster_id, self._seen = stamp.cluster_id, stamp.epoch
-        age_us = max(0, self._now_us() - stored.confirmation.confirmed_at)
-        return CachedView(
-            stamp.cluster_id, stamp.epoch, stamp.state_id, stored.confirmation.digest, age_us / 1_000_000, **parts
-        )
+        digest, age_s = stored.confirmation.digest, self._age_s(stored.confirmation)
+        self._last = CachedView(stamp.cluster_id, stamp.epoch, stamp.state_id, digest, age_s, parts)
+        return self._last
+
+    def _age_s(self, confirmation: Confirmation) -> float:
+        return max(0, self._now_us() - confirmation.confirmed_at) / 1_000_000
+
+
+def _stamp_of(view: CachedView) -> Stamp:
+    return Stamp(view.cluster_id, view.epoch, view.state_id)

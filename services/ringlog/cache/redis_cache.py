@@ -27,8 +27,8 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from ringlog.cache.port import CacheUnavailable, Confirmation, Stored, Written
-from ringlog.cache.projection import PARTS, Delta, Full, Stamp
+from ringlog.cache.port import FOREIGN_US, CacheUnavailable, Confirmation, StoredEpoch, WriteOutcome
+from ringlog.cache.projection import PARTS, CacheDelta, Full, Stamp
 
 TIMEOUT_S = 2.0
 AT_ONCE_ROWS_MAX = 10_000
@@ -49,7 +49,9 @@ _Row = tuple[int, str, str]
 # number, field, value) each, then (part number, field) to remove.
 # Keys that hold something else than hashes count as lost. The empty ``counts`` comes before anything else is changed:
 # a Redis without memory refuses it, and has then changed nothing.
-_APPLY = """
+_APPLY = (
+    f"local foreign_us = {FOREIGN_US}"
+    + """
 local parts = tonumber(ARGV[11])
 local is_staged = #KEYS > 1 + parts
 local meta = redis.pcall('HMGET', KEYS[1], 'cluster_id', 'epoch', 'state_id', 'confirmed_at', 'counts')
@@ -71,6 +73,9 @@ if not whole then
     redis.call('HSET', KEYS[1], 'digest', ARGV[8], 'offset', ARGV[9], 'confirmed_at', confirmed_at)
     return 'applied'
   end
+end
+if whole and meta[1] and not same and math.abs(tonumber(confirmed_at) - (tonumber(meta[4]) or 0)) < foreign_us then
+  return 'foreign'
 end
 if is_staged then
   for index = 0, parts do
@@ -114,6 +119,7 @@ redis.call('HSET', KEYS[1], 'cluster_id', ARGV[5], 'epoch', ARGV[6], 'state_id',
   'digest', ARGV[8], 'offset', ARGV[9], 'confirmed_at', confirmed_at, 'counts', counts())
 return 'applied'
 """
+)
 
 
 class RedisCache:
@@ -136,14 +142,14 @@ class RedisCache:
         """Give the connections back."""
         self._redis.close()
 
-    def apply(self, write: Delta | Full, confirmation: Confirmation) -> Written:
+    def apply(self, write: CacheDelta | Full, confirmation: Confirmation) -> WriteOutcome:
         """Write the difference or the whole; see ``CacheStore``."""
-        base = write.base if isinstance(write, Delta) else Stamp("", -1, "")
+        base = write.base if isinstance(write, CacheDelta) else Stamp("", -1, "")
         number = {part: index for index, part in enumerate(PARTS, start=1)}
         put = [(number[part], key, value) for part, key, value in write.put]
-        remove = [(number[part], key) for part, key in write.remove] if isinstance(write, Delta) else []
+        remove = [(number[part], key) for part, key in write.remove] if isinstance(write, CacheDelta) else []
         arguments: list[str | int] = [
-            "0" if isinstance(write, Delta) else "1",
+            "0" if isinstance(write, CacheDelta) else "1",
             *(base.cluster_id, base.epoch, base.state_id),
             *(write.stamp.cluster_id, write.stamp.epoch, write.stamp.state_id),
             *(confirmation.digest, confirmation.offset, confirmation.confirmed_at),
@@ -156,7 +162,7 @@ class RedisCache:
             answer = self._ask(lambda: self._script(keys=keys, args=[*arguments, len(put), *inline]))
         else:
             answer = self._in_pieces(keys, arguments, rows)
-        return Written(answer)
+        return WriteOutcome(answer)
 
     def _in_pieces(self, keys: list[str], arguments: list[str | int], rows: Sequence[_Row]) -> str:
         """Bring the rows to hashes of their own, then put them in place; what was brought goes in any case."""
@@ -186,7 +192,7 @@ class RedisCache:
                 pipeline.expire(key, STAGED_S)
             pipeline.execute()
 
-    def read(self) -> Stored | None:
+    def read(self) -> StoredEpoch | None:
         """The stored epoch, all parts in one transaction; None if nothing is stored.
 
         Raises CacheUnavailable also if a part is lost.
@@ -201,10 +207,10 @@ class RedisCache:
         meta, *parts = self._ask(ask)
         return decode_stored(meta, parts)
 
-    def stored_stamp(self) -> Stamp | None:
-        """Which state is stored; None if none."""
+    def confirmed(self) -> tuple[Stamp, Confirmation] | None:
+        """Which state is stored, and how it was confirmed last; None if nothing is."""
         meta = self._ask(lambda: cast("dict[str, Any]", self._redis.hgetall(self._meta)))
-        return _stamp(meta) if "state_id" in meta else None
+        return (_stamp(meta), _confirmation(meta)) if "state_id" in meta else None
 
     def _ask(self, question: Callable[[], T]) -> T:
         try:
@@ -228,7 +234,7 @@ def _pieces(rows: Sequence[_Row]) -> Iterator[Sequence[_Row]]:
         yield rows[begin:]
 
 
-def decode_stored(meta: Mapping[str, str], parts: Sequence[dict[str, str]]) -> Stored | None:
+def decode_stored(meta: Mapping[str, str], parts: Sequence[dict[str, str]]) -> StoredEpoch | None:
     """What the hashes hold, ``parts`` in the order of ``PARTS``; None if nothing is stored.
 
     Raises CacheUnavailable if a part is lost, for what a keeper of another release wrote, and for meta data that no
@@ -244,16 +250,19 @@ def decode_stored(meta: Mapping[str, str], parts: Sequence[dict[str, str]]) -> S
             text = f"epoch {stamp.epoch} in Redis has {there} parts, this release reads {len(parts)}"
             raise CacheUnavailable(f"{text}: another release's keeper wrote it; one of this release writes it anew")
         raise CacheUnavailable(f"Redis has lost a part of epoch {stamp.epoch}; the keeper writes it anew")
-    try:
-        confirmation = Confirmation(meta["digest"], int(meta["offset"]), int(meta["confirmed_at"]))
-    except (KeyError, ValueError) as error:
-        raise _not_ours(error) from error
-    return Stored(stamp, confirmation, dict(zip(PARTS, parts, strict=True)))
+    return StoredEpoch(stamp, _confirmation(meta), dict(zip(PARTS, parts, strict=True)))
 
 
 def _stamp(meta: Mapping[str, str]) -> Stamp:
     try:
         return Stamp(meta["cluster_id"], int(meta["epoch"]), meta["state_id"])
+    except (KeyError, ValueError) as error:
+        raise _not_ours(error) from error
+
+
+def _confirmation(meta: Mapping[str, str]) -> Confirmation:
+    try:
+        return Confirmation(meta["digest"], int(meta["offset"]), int(meta["confirmed_at"]))
     except (KeyError, ValueError) as error:
         raise _not_ours(error) from error
 

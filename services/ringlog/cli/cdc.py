@@ -12,6 +12,7 @@ from rich.table import Table
 from ringlog.cli.cdc_clocks import lower_command, withdraw_command
 from ringlog.cli.cdc_consume import apply, tail
 from ringlog.cli.cdc_import import import_debezium
+from ringlog.cli.cdc_repair import repair_command
 from ringlog.cli.cdc_rights import fence_command, grant_command
 from ringlog.cli.connection import Bootstrap, Cluster, Json, connect, out, resolve
 from ringlog.kernel.generations.expiry import log_retention
@@ -46,6 +47,7 @@ app.command("grant")(grant_command)
 app.command("fence")(fence_command)
 app.command("lower")(lower_command)
 app.command("withdraw")(withdraw_command)
+app.command("repair")(repair_command)
 app.command("tail")(tail)
 app.command("apply")(apply)
 app.command("import-debezium")(import_debezium)

@@ -9,9 +9,12 @@ import typer
 
 from ringlog.cli.connection import Bootstrap, Cluster, Json, connect, fail, out, resolve
 from ringlog.cli.submitting import show_answer
-from ringlog.operator.clocks import appended_until, lowering, start_of, withdrawal
+from ringlog.kernel.state import ClusterState
+from ringlog.kernel.values import Command, Micros
+from ringlog.operator.clocks import appended_until, lowering, settled_lowering, start_of, withdrawal
 from ringlog.operator.errors import Refused
 from ringlog.operator.shown import when
+from ringlog.runtime.clock import SystemClock
 from ringlog.runtime.draw import SystemDraw
 
 Reason = Annotated[str, typer.Option("--reason", help="Why, and how it is known; kept in the log.")]
@@ -19,30 +22,44 @@ By = Annotated[str | None, typer.Option("--by", help="Who decides that; kept in 
 
 
 def lower_command(
-    writer: Annotated[str, typer.Option("--writer", help="Name of the fenced CDC writer.")],
     reason: Reason,
+    writer: Annotated[
+        str | None, typer.Option("--writer", help="Name of the fenced CDC writer; none: the settled time of verdicts.")
+    ] = None,
     to: Annotated[int | None, typer.Option(help="Microseconds since 1970; none: as low as it is safe.", min=0)] = None,
     by: By = None,
     bootstrap: Bootstrap = None,
     cluster: Cluster = None,
     as_json: Json = False,
 ) -> None:
-    """Lower the horizon that a fenced CDC writer had promised by a clock that was ahead, down to what it may have used.
+    """Lower what was promised by a clock that was ahead, down to what may have been used: the horizon of a fenced CDC
+    writer, or the settled time of verdicts on writes.
 
-    That is told by the append times in the mutations topic: nobody has used more than the newest one and the leeway.
+    The append times say so in the mutations topic: nobody has used more than the newest one and the leeway.
     """
     context = resolve(bootstrap, cluster)
     with connect(context) as client:
         state = client.read_barrier()
         appended = appended_until(context.bootstrap, context.cluster)
         try:
-            found, command = lowering(state, writer, appended, to, _words(reason, by))
+            name, before, after, command = _lowering(state, writer, appended, to, _words(reason, by))
         except Refused as refused:
             fail(refused.code, str(refused))
         answer = client.submit(command)
     if not as_json:
-        out.print(f"{writer}: from {when(found.horizon)} down to {when(command.horizon)}")
+        out.print(f"{name}: from {when(before)} down to {when(after)}")
     show_answer(answer, None, as_json)
+
+
+def _lowering(
+    state: ClusterState, writer: str | None, appended: Micros | None, to: Micros | None, words: str
+) -> tuple[str, Micros, Micros, Command]:
+    """(what sinks, from when, to when, by which command). Raises Refused."""
+    if writer is None:
+        settled = settled_lowering(state, SystemClock().now_us(), appended, to, words)
+        return "settled time", state.settled.until, settled.until, settled
+    found, horizon = lowering(state, writer, appended, to, words)
+    return writer, found.horizon, horizon.horizon, horizon
 
 
 def withdraw_command(

@@ -16,8 +16,9 @@ from ringlog.cli.connection import Bootstrap, Cluster, Json, resolve
 from ringlog.client.cdc.copies import UNDECODED
 from ringlog.client.cdc.output import change_json, cloudevents, debezium, json_value
 from ringlog.client.cdc.reader import EARLIEST, CdcReader
-from ringlog.client.cdc.rows import PREIMAGE, Change, LogRow
+from ringlog.client.cdc.rows import PREIMAGE, CdcChange, LogRow
 from ringlog.client.cdc.sqlite import SqliteTables
+from ringlog.client.cdc.stores import log_record_of
 from ringlog.operator.shown import printable, when
 from ringlog.runtime.clock import SystemClock
 
@@ -47,7 +48,7 @@ def tail(
     form: Annotated[
         Format, typer.Option("--format", help="text, json (as --json), debezium (key and value a line), cloudevents.")
     ] = Format.TEXT,
-    limit: Annotated[int | None, typer.Option(help="Stop after so many changes.", min=1)] = None,
+    limit: Annotated[int | None, typer.Option(help="Stop after this number of changes.", min=1)] = None,
     until_end: UntilEnd = False,
     progress: Place = None,
     skip_lost: SkipLost = False,
@@ -103,6 +104,7 @@ def apply(
         progress=target,
         commit_every=commit_every,
         until_end=until_end,
+        log_record=log_record_of(to),
     ) as reader:
         target.know(reader.lives)
         for change in reader:
@@ -119,7 +121,7 @@ def apply(
             typer.echo(printable(f"not decoded, see table {UNDECODED} of {to}: {what}"))
 
 
-def lines_of(change: Change, form: Format, cluster: str) -> list[str]:
+def lines_of(change: CdcChange, form: Format, cluster: str) -> list[str]:
     """A change as lines."""
     if form is Format.JSON:
         return [_dumped(change_json(change))]

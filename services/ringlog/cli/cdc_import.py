@@ -12,7 +12,7 @@ from ringlog.cli.connection import Bootstrap, Cluster, connect, fail, resolve
 from ringlog.runtime.signals import stop_on_signals
 
 
-class Written(Enum):
+class EventFormat(Enum):
     """How the events are written."""
 
     JSON = "json"
@@ -31,7 +31,7 @@ class Unit(Enum):
 
 def import_debezium(
     topic: Annotated[list[str], typer.Option(help="Topic of change events; may be given again.")],
-    form: Annotated[Written, typer.Option("--format", help="How keys and values are written.")] = Written.JSON,
+    form: Annotated[EventFormat, typer.Option("--format", help="How keys and values are written.")] = EventFormat.JSON,
     schema: Annotated[
         list[str] | None, typer.Option(help="NUMBER=FILE: an Avro schema as the registry exports it; again for each.")
     ] = None,
@@ -52,8 +52,8 @@ def import_debezium(
     from confluent_kafka import KafkaException
 
     from ringlog_cdc.debezium.envelope import BadRecord, Form, avro_schema
-    from ringlog_cdc.debezium.mutations import Rules
-    from ringlog_cdc.debezium.stage import Figures, Import, ImportSettings, rename
+    from ringlog_cdc.debezium.mutations import ImportRules
+    from ringlog_cdc.debezium.stage import Import, ImportFigures, ImportSettings, rename
 
     context = resolve(bootstrap, cluster)
     try:
@@ -67,12 +67,12 @@ def import_debezium(
         topics=tuple(topic),
         group=group,
         form=Form(form.value, schemas),
-        rules=Rules(tables, unit.value, ignore_unknown),
+        rules=ImportRules(tables, unit.value, ignore_unknown),
         until_end=until_end,
         instance=instance,
     )
 
-    def say(found: Figures) -> None:
+    def say(found: ImportFigures) -> None:
         told = f"{found.mutations:,} mutations, {found.refused:,} refused, {found.unchanged:,} changed nothing"
         typer.echo(f"{told}, {found.tombstones:,} tombstones")
 

@@ -17,7 +17,7 @@ from ringlog.kernel.commands.features import EnableFeature
 from ringlog.kernel.settings import SETTINGS
 from ringlog.operator import views
 from ringlog.operator.intents import named
-from ringlog.runtime.context import Context, remember
+from ringlog.runtime.context import ClusterContext, remember
 from ringlog.runtime.kafka_config import VARIABLE
 
 app = typer.Typer(help="Found a cluster, choose one, and look at it.", no_args_is_help=True)
@@ -52,7 +52,7 @@ def found_command(
     broker = broker_of(bootstrap)
     brokers = broker.bootstrap
     founding = found_cluster(brokers, name, dict(parse_settings(settings)), replication=replication, tell=tell_replay)
-    remember(Context(brokers, name, broker.redis, os.environ.get(VARIABLE, ""), founding.cluster_id))
+    remember(ClusterContext(brokers, name, broker.redis, os.environ.get(VARIABLE, ""), founding.cluster_id))
     if as_json:
         told = {"cluster": founding.name, "cluster_id": founding.cluster_id, "founded_here": founding.here}
         typer.echo(json.dumps(told | {"copies": founding.copies}))

@@ -12,7 +12,7 @@ import typer
 from rich.table import Table
 
 from ringlog.cli.connection import Bootstrap, Json, connect, fail, out, resolve
-from ringlog.runtime.context import Context, known, recall, remember
+from ringlog.runtime.context import ClusterContext, known, recall, remember
 from ringlog.runtime.kafka_config import VARIABLE
 
 
@@ -70,27 +70,27 @@ def without_password(url: str) -> str:
     return re.sub(r"^(\w+://[^/@:]*):.*@", r"\1:…@", shown)
 
 
-def _matching(name: str) -> list[Context]:
+def _matching(name: str) -> list[ClusterContext]:
     clusters = known().clusters
     by_name = [context for context in clusters if context.cluster == name]
     return by_name or [context for context in clusters if name and context.cluster_id.startswith(name)]
 
 
-def _asked_for(bootstrap: str, name: str) -> Context:
+def _asked_for(bootstrap: str, name: str) -> ClusterContext:
     """What the broker says of it, with what belongs to that broker."""
     context = resolve(bootstrap, name)
     with connect(context) as client:
         return replace(context, cluster_id=client.read_barrier().cluster_id)
 
 
-def _show(context: Context, as_json: bool) -> None:
+def _show(context: ClusterContext, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(_as_json(context)))
     else:
         out.print(f"cluster [bold]{context.cluster}[/bold] {context.cluster_id} at {context.bootstrap} is in use")
 
 
-def _as_json(context: Context) -> dict[str, str]:
+def _as_json(context: ClusterContext) -> dict[str, str]:
     return {
         "cluster": context.cluster,
         "cluster_id": context.cluster_id,

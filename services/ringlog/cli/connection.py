@@ -19,13 +19,14 @@ from rich.console import Console
 
 from ringlog.client.client import Client
 from ringlog.log.diagnosis import why_no_answer
+from ringlog.log.opening import beginning_of
 from ringlog.log.replay import Replay, Tell
-from ringlog.runtime.context import Context, log_in_at, recall, redis_of
+from ringlog.runtime.context import ClusterContext, log_in_at, recall, redis_of
 from ringlog.runtime.kafka_config import VARIABLE, current
 from ringlog.stack.commands import Stack, addresses
 
 if TYPE_CHECKING:  # it is slow to load, and most commands start no process
-    from ringlog.runtime.settings import Settings
+    from ringlog.runtime.settings import ProcessSettings
 
 WIDE = 240
 """Columns where nobody looks at the width: in a pipe or a file a table must not lose what it says."""
@@ -49,7 +50,7 @@ def fail(code: str, text: str, status: int = 1) -> NoReturn:
 
 
 @dataclass(frozen=True, slots=True)
-class Broker:
+class BrokerAddress:
     """Where a command's broker is; ``origin`` says who named it."""
 
     bootstrap: str
@@ -57,7 +58,7 @@ class Broker:
     origin: str
 
 
-_asked: list[Broker] = []
+_asked: list[BrokerAddress] = []
 """The broker of this command, once it is known."""
 
 ABOUT_BROKERS = frozenset(
@@ -65,6 +66,8 @@ ABOUT_BROKERS = frozenset(
         "client_broken",
         "log_damaged",
         "log_forked",
+        "log_gap",
+        "log_passed",
         "log_replaced",
         "log_truncated",
         "log_unavailable",
@@ -79,7 +82,7 @@ UNANSWERED = frozenset({"log_unavailable", "wait_timed_out"})
 """Those after which it may be that no broker answers at all."""
 
 
-def asked() -> Broker | None:
+def asked() -> BrokerAddress | None:
     """The broker that this command asked, if it came to that."""
     return _asked[-1] if _asked else None
 
@@ -93,7 +96,7 @@ def say_broker(code: str) -> None:
             errors.print(f"why: {why}", markup=False)
 
 
-def broker_of(bootstrap: str | None) -> Broker:
+def broker_of(bootstrap: str | None) -> BrokerAddress:
     """Given, of the file that names the log-in, in use, or of the local stack if it runs; with its own cache.
 
     What is known of its log-in is used from here on.
@@ -106,21 +109,21 @@ def broker_of(bootstrap: str | None) -> Broker:
     return found
 
 
-def _broker_of(bootstrap: str | None) -> Broker:
+def _broker_of(bootstrap: str | None) -> BrokerAddress:
     if bootstrap is not None:
         from_variable = os.environ.get("RINGLOG_BOOTSTRAP_SERVERS") == bootstrap
-        return Broker(bootstrap, "", "RINGLOG_BOOTSTRAP_SERVERS" if from_variable else "--bootstrap")
+        return BrokerAddress(bootstrap, "", "RINGLOG_BOOTSTRAP_SERVERS" if from_variable else "--bootstrap")
     if brokers := current().bootstrap:
-        return Broker(brokers, "", f"bootstrap.servers of {os.environ[VARIABLE]}")
+        return BrokerAddress(brokers, "", f"bootstrap.servers of {os.environ[VARIABLE]}")
     last = recall()
     if last is not None:
         # What 0.1.0 remembered (it knew no ids) may be the port that its stack's Redis had.
         redis = last.redis if last.cluster_id else ""
-        return Broker(last.bootstrap, redis, "the cluster in use (see: ringlog cluster list)")
+        return BrokerAddress(last.bootstrap, redis, "the cluster in use (see: ringlog cluster list)")
     address = Stack().address()
     if address is None:
         fail("no_broker", "give --bootstrap, or start one on this machine: ringlog stack up")
-    return Broker(*address, "the stack of this machine (see: ringlog stack status)")
+    return BrokerAddress(*address, "the stack of this machine (see: ringlog stack status)")
 
 
 def cache_of(bootstrap: str) -> str:
@@ -128,14 +131,14 @@ def cache_of(bootstrap: str) -> str:
     return next((redis for brokers, redis in addresses() if brokers == bootstrap), "") or redis_of(bootstrap)
 
 
-def resolve(bootstrap: str | None, cluster: str | None) -> Context:
+def resolve(bootstrap: str | None, cluster: str | None) -> ClusterContext:
     """The cluster that a command's options mean."""
     broker = broker_of(bootstrap)
     last = recall()
     name = cluster or (last.cluster if last else None)
     if name is None:
         fail("no_cluster", "give --cluster, or found one: ringlog cluster found NAME")
-    return Context(broker.bootstrap, name, broker.redis, os.environ.get(VARIABLE, ""))
+    return ClusterContext(broker.bootstrap, name, broker.redis, os.environ.get(VARIABLE, ""))
 
 
 def tell_replay(replay: Replay) -> None:
@@ -143,17 +146,18 @@ def tell_replay(replay: Replay) -> None:
     errors.print(str(replay), style="dim", markup=False)
 
 
-def connect(context: Context, submitter: str = "cli", tell: Tell = tell_replay) -> Client:
+def connect(context: ClusterContext, submitter: str = "cli", tell: Tell = tell_replay) -> Client:
     """A client of the cluster; use it as a context manager."""
-    return Client(context.bootstrap, context.cluster, submitter, tell=tell)
+    beginning = beginning_of(context.bootstrap, context.cluster, warns=False)
+    return Client(context.bootstrap, context.cluster, submitter, tell=tell, beginning=beginning)
 
 
-def process_settings(context: Context) -> Settings:
+def process_settings(context: ClusterContext) -> ProcessSettings:
     """Settings of a long-running process of this cluster, for it and for the processes that it starts."""
-    from ringlog.runtime.settings import Settings
+    from ringlog.runtime.settings import ProcessSettings
 
     os.environ["RINGLOG_BOOTSTRAP_SERVERS"] = context.bootstrap
     os.environ["RINGLOG_CLUSTER"] = context.cluster
     if context.redis:
         os.environ["RINGLOG_REDIS_URL"] = context.redis
-    return Settings()
+    return ProcessSettings()

@@ -18,7 +18,7 @@ from ringlog.runtime.clock import SystemClock
 
 app = typer.Typer(help="Registers on the reference nodes: one value a key, the last write wins.", no_args_is_help=True)
 
-Keyspace = Annotated[str, typer.Argument(help="Name of the keyspace.")]
+Keyspace = Annotated[str, typer.Argument(help="Name of the keyspace; of one in tablets keyspace.table.")]
 Key = Annotated[str, typer.Argument(help="The key: text, or hex digits with --hex.")]
 LevelOption = Annotated[Level, typer.Option("--level", case_sensitive=False, help="Consistency level.")]
 Timeout = Annotated[float, typer.Option("--timeout", help="Seconds until the request is given up.", min=0.1)]

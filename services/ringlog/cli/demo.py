@@ -12,7 +12,7 @@ from ringlog.runtime.folders import default_data_dir
 
 
 def demo(
-    flights: Annotated[int | None, typer.Option(help="Send only so many flights.", min=2_000)] = None,
+    flights: Annotated[int | None, typer.Option(help="Send at most this number of flights.", min=2_000)] = None,
     data: Annotated[Path | None, typer.Option("--data", help="The demo's folder; emptied at the start.")] = None,
     keep: Annotated[bool, typer.Option("--keep/--no-keep", help="Leave broker and Redis running at the end.")] = True,
 ) -> None:

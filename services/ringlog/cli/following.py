@@ -29,7 +29,7 @@ from ringlog.operator.intents import Intent
 from ringlog.operator.shown import printable
 from ringlog.operator.words import wait_lines
 from ringlog.runtime.clock import SystemClock
-from ringlog.runtime.context import Context
+from ringlog.runtime.context import ClusterContext
 
 Json = dict[str, Any]
 Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Watch the operation to its end.")]
@@ -44,7 +44,9 @@ PATIENCE_S = 5.0
 """How long a stage lasts before its wait is put down in the output."""
 
 
-def ask(context: Context, intent: Intent, as_json: bool, *, wait: bool = True, timeout_s: float | None = None) -> None:
+def ask(
+    context: ClusterContext, intent: Intent, as_json: bool, *, wait: bool = True, timeout_s: float | None = None
+) -> None:
     """Submit a command; if it began an operation, watch that."""
     with connect(context) as client:
         answer, began = submitted(client, intent)
@@ -54,7 +56,7 @@ def ask(context: Context, intent: Intent, as_json: bool, *, wait: bool = True, t
         if not as_json:
             out.print(f"applied at epoch {answer.epoch}, operation {began}")
         with closing(AcksReader(context.bootstrap, context.cluster)) as acks:
-            view = watch(client, acks, began, timeout_s, _silent if as_json else Progress().tell)
+            view = watch(client, acks, began, timeout_s, _silent if as_json else StageProgress().tell)
     if as_json:
         typer.echo(json.dumps(answer_json(answer, began) | {"stage": view["stage"], "ended": view}))
     _conclude(view, as_json)
@@ -92,7 +94,7 @@ def watch(
                 raise
 
 
-class Progress:
+class StageProgress:
     """Prints a line for each stage, and the wait of one that lasts, once."""
 
     def __init__(self) -> None:

@@ -51,7 +51,7 @@ def create_keyspace(
     cluster: Cluster = None,
     as_json: Json = False,
 ) -> None:
-    """Create a keyspace that is replicated on so many nodes, or so many in each datacenter."""
+    """Create a keyspace that is replicated on a number of nodes, or on a number of nodes in each datacenter."""
     intent = named(CreateKeyspace(name, given_replication(factor, replication)))
     submit(resolve(bootstrap, cluster), intent, as_json)
 

@@ -1,24 +1,43 @@
-"""``ringlog log``: the metadata log, entry by entry, with what became of each."""
+"""``ringlog log``: the metadata log, entry by entry, with what became of each; its past, what is stored of it, and its
+ends: the archive and the truncation.
+"""
 
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.text import Text
 
-from ringlog.cli.connection import Bootstrap, Cluster, Json, out, resolve
-from ringlog.kernel.outcome import OutcomeKind, Unreadable
-from ringlog.log.folding import FoldedRecord, follow
-from ringlog.operator.log_lines import chosen, entry_json, line_json, read_log, write_dump
+from ringlog.cli.connection import Bootstrap, Cluster, Json, fail, out, resolve
+from ringlog.cli.submitting import submit
+from ringlog.kernel.commands.truncation import RecordArchive, TruncateLog
+from ringlog.kernel.encoding import digest
+from ringlog.kernel.outcome import OutcomeKind, UnreadableEntry
+from ringlog.log.archive import Archive, folder_of, grown
+from ringlog.log.beginning import SnapshotTopic
+from ringlog.log.errors import SnapshotRefused
+from ringlog.log.folding import FoldedRecord
+from ringlog.log.opening import open_metadata, open_snapshots
+from ringlog.operator import views
+from ringlog.operator.intents import named
+from ringlog.operator.log_lines import chosen, entry_json, line_json, write_dump
+from ringlog.operator.log_past import archive_fault, checked, past_of, state_at
 from ringlog.operator.shown import printable, time_of_day
+from ringlog.wire.records import StoredSnapshot
 
+app = typer.Typer()
+ARCHIVE_HELP = "The archive: a folder or its file: URL."
+InArchive = Annotated[str | None, typer.Option("--archive", envvar="RINGLOG_ARCHIVE", help=ARCHIVE_HELP)]
 STYLES = {OutcomeKind.APPLIED: "green", OutcomeKind.DUPLICATE: "dim", OutcomeKind.STALE: "dim"}
 
 
+@app.callback(invoke_without_command=True)
 def show(
+    ctx: typer.Context,
     bootstrap: Bootstrap = None,
     cluster: Cluster = None,
     since: Annotated[int, typer.Option("--from", help="First epoch to show.")] = 0,
@@ -27,24 +46,134 @@ def show(
     dump: Annotated[
         Path | None, typer.Option("--dump", help="Write the raw log to a file for `rehearse --from`.")
     ] = None,
+    archive: InArchive = None,
     as_json: Json = False,
 ) -> None:
     """Show the log: epoch, time, who, what, and for records without effect why."""
-    context = resolve(bootstrap, cluster)
-    if dump is not None:
-        out.print(f"{write_dump(dump, read_log(context))} records in {dump}")
+    if ctx.invoked_subcommand is not None:
         return
-    for line in chosen(follow(read_log(context)), since, last, all_records):
-        if as_json:
-            typer.echo(json.dumps(line_json(line)))
-        else:
-            _print(line)
+    with past_of(resolve(bootstrap, cluster), _opened(archive)) as past:
+        if dump is not None:
+            if past.start.position:
+                fail("log_truncated", f"the log begins with epoch {past.start.state.epoch}: name the archive")
+            out.print(f"{write_dump(dump, past.records)} records in {dump}")
+            return
+        for line in chosen(past.lines(), since, last, all_records):
+            if as_json:
+                typer.echo(json.dumps(line_json(line)))
+            else:
+                _print(line)
+
+
+@app.command("at")
+def at(
+    epoch: Annotated[int, typer.Argument(metavar="EPOCH", min=1, help="An epoch of the past.")],
+    bootstrap: Bootstrap = None,
+    cluster: Cluster = None,
+    archive: InArchive = None,
+    as_json: Json = False,
+) -> None:
+    """The state at an epoch, folded from the log's first entry: its digest, the cluster in short, the placements."""
+    with past_of(resolve(bootstrap, cluster), _opened(archive), epoch) as past:
+        state = state_at(past, epoch)
+    keyspaces = sorted(state.keyspaces)
+    shown = {"digest": digest(state), **views.cluster(state), "settings": views.settings(state)}
+    shown |= {"members": views.nodes(state), "schema": views.schema(state)}
+    shown |= {"placements": {keyspace: views.placements(state, keyspace) for keyspace in keyspaces}}
+    typer.echo(json.dumps(shown, indent=None if as_json else 2))
+
+
+@app.command("verify")
+def verify(
+    bootstrap: Bootstrap = None, cluster: Cluster = None, archive: InArchive = None, as_json: Json = False
+) -> None:
+    """Fold archive and log anew and compare every stored snapshot with them; exit status 1 if one does not fit."""
+    context, held = resolve(bootstrap, cluster), _opened(archive)
+    with closing(open_snapshots(context.bootstrap, context.cluster)) as topic, past_of(context, held) as past:
+        heads = [one.head for one in topic.listed()]
+        with closing(open_metadata(context.bootstrap, context.cluster, "verify")) as metadata:
+            identity = metadata.identity()
+        segments = () if held is None else held.segments()
+        state, rows = checked(past, identity, heads)
+        wrong = {row.head.epoch: row.why or _broken(topic, row.head) for row in rows}
+    fault = archive_fault(state, segments) if held is not None else ""
+    archived = segments[-1].last if segments else 0
+    if as_json:
+        found = [{"epoch": row.head.epoch, "digest": row.folded, "why": wrong[row.head.epoch] or None} for row in rows]
+        ends = {"from_epoch": past.start.state.epoch, "archived": archived}
+        typer.echo(json.dumps({"epoch": state.epoch, "digest": digest(state), **ends, "snapshots": found}))
+    else:
+        since = f", from the snapshot of epoch {past.start.state.epoch} on" if past.start.position else ""
+        out.print(f"epoch {state.epoch}, digest {digest(state)}{since}")
+        for row in rows:
+            said = wrong[row.head.epoch] or "as the log says"
+            out.print(printable(f"snapshot of epoch {row.head.epoch}: {said}"), markup=False)
+        if held is not None:
+            out.print(f"archive up to epoch {archived}, {len(segments)} segments: whole")
+    if any(wrong.values()):
+        fail("snapshot_forged", f"{sum(map(bool, wrong.values()))} of {len(rows)} snapshots do not fit the log")
+    if fault:
+        fail("archive_forged", fault)
+
+
+@app.command("archive")
+def archive_log(
+    to: Annotated[str, typer.Option("--to", envvar="RINGLOG_ARCHIVE", help=ARCHIVE_HELP)],
+    record: Annotated[
+        bool, typer.Option("--record/--no-record", help="Let the log know, so that a truncation spares what lacks.")
+    ] = True,
+    bootstrap: Bootstrap = None,
+    cluster: Cluster = None,
+    as_json: Json = False,
+) -> None:
+    """Add to the archive what it lacks of the log, and read it back. The keeper does so by itself: RINGLOG_ARCHIVE."""
+    context, held = resolve(bootstrap, cluster), Archive(folder_of(to))
+    place = context.bootstrap, context.cluster
+    with closing(open_metadata(*place, "archive")) as metadata:
+        grown(held, metadata, lambda: open_snapshots(*place))
+    segments = held.segments()
+    if not segments:
+        fail("not_founded", "the log has no entry that applied")
+    last = segments[-1]
+    if as_json:
+        typer.echo(json.dumps({"epoch": last.last, "digest": last.digest, "segments": len(segments)}))
+    else:
+        out.print(f"archive up to epoch {last.last}, {len(segments)} segments")
+    if record:
+        submit(context, named(RecordArchive(last.last, last.next, last.digest)), as_json)
+
+
+@app.command("truncate")
+def truncate(
+    below: Annotated[int, typer.Option("--below", min=1, help="Entries of epochs below this one may go.")],
+    bootstrap: Bootstrap = None,
+    cluster: Cluster = None,
+    as_json: Json = False,
+) -> None:
+    """Let the log begin with the newest confirmed snapshot that is not above an epoch.
+
+    The keeper deletes what is before it, once snapshot, archive and change topics allow that.
+    """
+    submit(resolve(bootstrap, cluster), named(TruncateLog(below)), as_json)
+
+
+def _opened(archive: str | None) -> Archive | None:
+    return None if archive is None else Archive(folder_of(archive))
+
+
+def _broken(topic: SnapshotTopic, head: StoredSnapshot) -> str:
+    """What is wrong with its chunks."""
+    try:
+        topic.state(head)
+    except SnapshotRefused as refused:
+        return f"{refused.code}: {refused.message}"
+    return ""
 
 
 def _print(line: FoldedRecord) -> None:
     item, outcome = line.item, line.outcome
     shown = Text.assemble((f"{outcome.epoch:>6} {outcome.kind.value:<9}", STYLES.get(outcome.kind, "red")), " ")
-    if isinstance(item, Unreadable):
+    if isinstance(item, UnreadableEntry):
         out.print(shown.append(printable(f"offset {line.offset}: {item.detail}")))
         return
     command = entry_json(line.before, item)

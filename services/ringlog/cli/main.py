@@ -1,6 +1,6 @@
 """The ``ringlog`` command: sub-commands by room, each with ``--json`` where it prints facts.
 
-A sub-command's module is imported only when it is asked for, so that small commands answer at once.
+A sub-command's module is imported only when it is asked for, so that small commands answer at once; so is what draws.
 
 Exit status: 0 done; 1 refused or failed (the error's stable code comes first on standard error); 2 wrong usage or an
 invalid input line; 3 something must be installed first; 130 interrupted.
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperGroup
 
 from ringlog import __version__
 from ringlog.private import refused_by_files
@@ -56,6 +56,17 @@ COMMANDS: dict[str, Word] = {
     "operation": Word("ringlog.cli.operation", "app", "Range movements: list, watch, show, cancel, retry."),
     "keyspace": Word("ringlog.cli.keyspace", "app", "Keyspaces: create, alter, drop, list, placements."),
     "table": Word("ringlog.cli.table", "app", "Tables: create, drop, list."),
+    "ddl": Word(
+        "ringlog.cli.ddl",
+        "ddl",
+        "Change the schema by CREATE, ALTER and DROP of keyspaces, tables and types in CQL: all statements or none.",
+    ),
+    "schema": Word("ringlog.cli.schema", "app", "The schema: describe."),
+    "tablet": Word("ringlog.cli.tablet", "app", "Tablets: list, show, move, split, merge, repair, explain."),
+    "zone": Word(
+        "ringlog.cli.zone", "app", "Distribution zones: create, alter, drop, list, show, plan, restart, reset, cancel."
+    ),
+    "balance": Word("ringlog.cli.balance", "app", "The balancer of tablets: status, plan, picture, pause, resume."),
     "data": Word("ringlog.cli.data", "app", "Registers on the reference nodes: one value a key, the last write wins."),
     "cdc": Word("ringlog.cli.cdc", "app", "Change data capture: generations, writers, the Spark job."),
     "audit": Word(
@@ -73,7 +84,12 @@ COMMANDS: dict[str, Word] = {
         "withdraw",
         "End a request whose fate is open: after this it is applied, or never will be. Prints which, as JSON.",
     ),
-    "log": Word("ringlog.cli.log", "show", "Show the log: epoch, time, who, what, and for records without effect why."),
+    "log": Word("ringlog.cli.log", "app", "Show the log: epoch, time, who, what, and for records without effect why."),
+    "snapshot": Word("ringlog.cli.snapshot", "app", "Snapshots of the metadata: take, list."),
+    "service": Word("ringlog.cli.service", "app", "The metadata service: show, add, remove, size."),
+    "recover": Word(
+        "ringlog.cli.recover", "recover", "Rebuild a log that was lost from a copy of it: a member's or the archive."
+    ),
     "sim": Word("ringlog.cli.sim", "app", "Simulate whole clusters, search for faults, check quorums and histories."),
     "rehearse": Word(
         "ringlog.cli.rehearse",
@@ -100,12 +116,10 @@ COMMANDS: dict[str, Word] = {
 class RoomGroup(TyperGroup):
     """Loads a sub-command when it is named, and none to list them all."""
 
-    _is_listing = False
-
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        """The help, from what ``COMMANDS`` says."""
-        self._is_listing = True
-        super().format_help(ctx, formatter)
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
+        """What ``COMMANDS`` says of each."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, word.help) for name, word in COMMANDS.items()])
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
         """The names, in the order of the help."""
@@ -116,8 +130,6 @@ class RoomGroup(TyperGroup):
         if cmd_name not in COMMANDS:
             return None
         word = COMMANDS[cmd_name]
-        if self._is_listing:
-            return TyperCommand(cmd_name, help=word.help)
         found = getattr(import_module(word.module), word.attribute)
         command = typer.main.get_command(found if isinstance(found, typer.Typer) else _single(found))
         command.name = cmd_name
@@ -126,7 +138,7 @@ class RoomGroup(TyperGroup):
 
 
 def _add_kafka_config(command: Any) -> None:
-    """``--kafka-config`` for every command, below this one, that can be told its broker."""
+    """``--kafka-config`` for every command, below this one, that takes its broker as an option."""
     for inner in getattr(command, "commands", {}).values():
         _add_kafka_config(inner)
     names = {parameter.name for parameter in command.params}
@@ -163,7 +175,8 @@ def _single(function: Callable[..., Any]) -> typer.Typer:
     return one
 
 
-app = typer.Typer(cls=RoomGroup, no_args_is_help=True, pretty_exceptions_enable=False)
+app = typer.Typer(cls=RoomGroup, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
+"""Plain text where nothing but help and errors is shown: to draw boxes, nine tenths of the time went into loading."""
 
 
 def _version(wanted: bool) -> None:

@@ -12,10 +12,11 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from ringlog import __version__
+import ringlog
 from ringlog.cli import node_movements
 from ringlog.cli.connection import Bootstrap, Cluster, Json, connect, fail, out, resolve
 from ringlog.client.founding import founded_as
+from ringlog.log.opening import beginning_of
 from ringlog.log.replay import say
 from ringlog.operator import views
 from ringlog.operator.intents import NUM_TOKENS
@@ -53,8 +54,9 @@ def run(
     setup_logs()
     stopping = threading.Event()
     stop_on_signals(stopping)
+    place = context.bootstrap, context.cluster
     with closing(connect(context, f"node-{name}", say)) as client:
-        cluster_id = reached(partial(founded_as, client.replica.log), stopping)
+        cluster_id = reached(partial(founded_as, client.replica.log, beginning=beginning_of(*place)), stopping)
         if cluster_id is None:
             return
         try:
@@ -63,9 +65,9 @@ def run(
             process = NodeProcess(
                 options, client, context.bootstrap, context.cluster, cluster_id, SystemClock(), stopping
             )
-            process.run(__version__, tokens if join else None)
+            process.run(ringlog.__version__, ringlog.FEATURES, tokens if join else None)
         except NodeFailed as failed:
-            fail("node_failed", str(failed))
+            fail(failed.code, str(failed))
 
 
 @app.command("list")

@@ -20,7 +20,7 @@ from ringlog.operator import intents
 from ringlog.operator.answers import NoCommand, foretold
 from ringlog.operator.errors import Refused
 from ringlog.operator.intents import NUM_TOKENS, NUM_TOKENS_MAX, Intent, named
-from ringlog.runtime.context import Context
+from ringlog.runtime.context import ClusterContext
 from ringlog.runtime.draw import SystemDraw
 
 Node = Annotated[str, typer.Argument(help="Name or id of the node.")]
@@ -196,7 +196,7 @@ def register(app: typer.Typer) -> None:
     app.command("removenode", hidden=True)(remove)
 
 
-def _confirm(context: Context, node: str, intent: Intent) -> None:
+def _confirm(context: ClusterContext, node: str, intent: Intent) -> None:
     """Say what would be lost, by trying it on the present state, and ask; exit status 1 without a yes."""
     with connect(context) as client:
         try:

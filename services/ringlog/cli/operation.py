@@ -19,6 +19,7 @@ from ringlog.cli.following import PATIENCE_S
 from ringlog.cli.submitting import submit
 from ringlog.client.acks import AcksReader
 from ringlog.kernel.commands.operations import CancelOperation, FailOperation, RetryOperation
+from ringlog.kernel.generations.requests import OUTCOMES
 from ringlog.kernel.operations.stages import CANCELLED, FINISHED
 from ringlog.kernel.state import ClusterState
 from ringlog.log.errors import LogError
@@ -30,7 +31,7 @@ from ringlog.runtime.clock import SystemClock
 
 app = typer.Typer(help="Range movements: list, watch, show, cancel, retry.", no_args_is_help=True)
 WATCH_S = 86_400.0
-ENDED = (FINISHED, CANCELLED)
+ENDED = (FINISHED, CANCELLED, *OUTCOMES[1:])
 OperationId = Annotated[str, typer.Argument(help="Id of the operation, e.g. join-12.")]
 
 
@@ -47,7 +48,7 @@ def list_operations(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Operations in flight, with whom they wait for, and the last ended ones."""
+    """Operations and requests to the whole cluster: in flight, with whom they wait for, and the last ended ones."""
     context = resolve(bootstrap, cluster)
     with connect(context) as client, closing(AcksReader(context.bootstrap, context.cluster)) as acks:
         looks = Looks(may_begin=operation is None)
@@ -125,8 +126,9 @@ def show(operation: OperationId, bootstrap: Bootstrap = None, cluster: Cluster =
     with connect(context) as client, closing(AcksReader(context.bootstrap, context.cluster)) as acks:
         said = acks.refresh()
         state = client.read_barrier()
-        found = state.operations.get(operation)
+        found, asked = state.operations.get(operation), state.requests.get(operation)
         view = None if found is None else views.operation(state, found, said, SystemClock().now_us())
+        view = view if asked is None else views.request(asked)
     if view is not None:
         with suppress(LogError):  # agents that say nothing hide no operation
             told = read_refused(context.bootstrap, context.cluster)

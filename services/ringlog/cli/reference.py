@@ -28,11 +28,13 @@ from ringlog.log import commit
 from ringlog.log import errors as log_errors
 from ringlog.log.errors import LogError
 from ringlog.log.topics import TOPICS, TopicSpec
+from ringlog.node import errors as node_errors
+from ringlog.node.errors import NodeFailed
 from ringlog.private import FileUnusable
 from ringlog.protocol.roles import ROLES
 from ringlog.runtime import kafka_config
 from ringlog.runtime.kafka_config import BadKafkaConfig
-from ringlog.runtime.settings import Settings
+from ringlog.runtime.settings import ProcessSettings
 from ringlog.wire.avsc import documented
 from ringlog.wire.data import REFUSALS
 from ringlog_cdc.debezium.mutations import REASONS as IMPORT_REASONS
@@ -53,10 +55,16 @@ RECORDS: Mapping[str, tuple[str, str]] = {
     "requests": ("none", "`ringlog.requests.Request`; `ringlog.requests.RequestBatch`"),
     "results": ("none", "`ringlog.requests.Result`"),
     "acks": ("node id", "`ringlog.acks.NodeAck`"),
+    "load": ("node id", "`ringlog.load.NodeLoad`"),
     "mutations": ("`keyspace.table`, a zero byte, the composed partition key", "`ringlog.mutations.Mutation`"),
     "cdc": ("the stream id, 16 bytes", "`ringlog.cdc.CdcRow`"),
     "dead-letters": ("`topic/partition/offset` of the mutation", "`ringlog.cdc.DeadLetter`"),
     "agents": ("role", "`ringlog.agents.AgentStatus`"),
+    "snapshots": (
+        "`epoch/head`, `epoch/role`, `id/number`",
+        "`ringlog.snapshots.StoredSnapshot`; `ringlog.snapshots.SnapshotConfirmation`; "
+        "`ringlog.snapshots.SnapshotChunk`",
+    ),
     "schemas": ("fingerprint, 16 hex digits", "the schema as JSON text"),
     **{telling.topic: _told(telling.topic) for telling in TELLINGS},
     "epochs": ("`head`", "`ringlog.changes.EpochChange`"),
@@ -233,8 +241,8 @@ def _codes() -> Iterator[str]:
     yield from _table(("code", "exception", "meaning"), rows)
 
 
-def _errors() -> Iterator[type[LogError | BadKafkaConfig | FileUnusable]]:
-    for module in (log_errors, commit, client_errors, cdc_errors, kafka_config, private):
+def _errors() -> Iterator[type[LogError | BadKafkaConfig | FileUnusable | NodeFailed]]:
+    for module in (log_errors, commit, client_errors, cdc_errors, kafka_config, private, node_errors):
         for found in vars(module).values():
             if isinstance(found, type) and found.__module__ == module.__name__ and "code" in vars(found):
                 yield found
@@ -256,7 +264,7 @@ def _settings() -> Iterator[str]:
 
 
 def _process_variables() -> Iterator[tuple[str, str, str]]:
-    for name, field in Settings.model_fields.items():
+    for name, field in ProcessSettings.model_fields.items():
         default = "`$XDG_STATE_HOME/ringlog`" if field.default_factory is not None else f"`{field.default}`"
         users = "every client of Kafka" if name == "kafka_config" else f"agents ({', '.join(ROLES)}) and nodes"
         yield f"`RINGLOG_{name.upper()}`", default, users
@@ -264,7 +272,7 @@ def _process_variables() -> Iterator[tuple[str, str, str]]:
 
 def _command_variables() -> set[tuple[str, str, str]]:
     """Variables that options of the program are read from, beside those of every process."""
-    known = {f"RINGLOG_{name.upper()}" for name in Settings.model_fields}
+    known = {f"RINGLOG_{name.upper()}" for name in ProcessSettings.model_fields}
     users: dict[str, set[str]] = {}
     for path, command in _leaves(("ringlog",), typer.main.get_command(app)):
         for parameter in command.params:

@@ -10,9 +10,12 @@ from typing import Annotated
 import typer
 
 from ringlog.cli.connection import fail, resolve
+from ringlog.cli.drawing import draw
 from ringlog.kernel.state import EMPTY_STATE, ClusterState
+from ringlog.operator.balance_picture import EPOCHS
 from ringlog.operator.errors import Refused
-from ringlog.operator.log_lines import BAD_DUMP, read_dump, read_log, state_at_end
+from ringlog.operator.log_lines import BAD_DUMP, read_dump, state_at_end
+from ringlog.operator.log_past import Past, past_of
 from ringlog.operator.rehearsal import Rehearsal
 
 LIVE = "live"
@@ -26,6 +29,9 @@ def rehearse(
         str | None,
         typer.Option("--from", help="Start from a cluster's state: a file of `ringlog log --dump`, or live[:CLUSTER]."),
     ] = None,
+    picture: Annotated[
+        Path | None, typer.Option("--picture", help="Draw how tablets lay at each epoch into this file, as SVG.")
+    ] = None,
 ) -> None:
     """Run a plan's commands offline, one JSON answer a line. Exit status 2 if a line was invalid."""
     rehearsal = Rehearsal(state_from(source) if source is not None else EMPTY_STATE)
@@ -37,6 +43,8 @@ def rehearse(
         typer.echo(json.dumps(answer))
         if answer.get("outcome") == "invalid":
             status = 2
+    if picture is not None:
+        draw(picture, rehearsal.film, EPOCHS)
     raise typer.Exit(status)
 
 
@@ -54,7 +62,11 @@ def state_from(source: str) -> ClusterState:
     """The state of a dump, or of ``live[:CLUSTER]``, which is only read."""
     live, _, cluster = source.partition(":")
     try:
-        state = state_at_end(read_log(resolve(None, cluster or None)) if live == LIVE else read_dump(Path(source)))
+        if live == LIVE:
+            with past_of(resolve(None, cluster or None)) as past:
+                state = state_at_end(past)
+        else:
+            state = state_at_end(Past(read_dump(Path(source))))
     except Refused as refused:
         fail(refused.code, str(refused), 2 if refused.code == BAD_DUMP else 1)
     if state.epoch == 0:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 import typer
 
-from ringlog.operator.scripts import BadLine, shard_line, stream_id_line, token_line
+from ringlog.operator.scripts import BadScriptLine, shard_line, stream_id_line, token_line
 
 
 def answer_lines(lines: Iterable[bytes], answer: Callable[[str], str]) -> int:
@@ -15,7 +15,7 @@ def answer_lines(lines: Iterable[bytes], answer: Callable[[str], str]) -> int:
     for line in lines:
         try:
             typer.echo(answer(line.decode("utf-8", "replace").rstrip("\r\n")))
-        except BadLine as bad:
+        except BadScriptLine as bad:
             typer.echo(f"invalid: {bad}")
             status = 2
     return status

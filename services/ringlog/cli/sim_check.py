@@ -16,9 +16,9 @@ import typer
 from ringlog.cli.connection import Json, errors, fail, out
 
 if TYPE_CHECKING:
-    from ringlog.sim.histories.operations import History, Operation
+    from ringlog.sim.histories.operations import ClientOperation, OperationHistory
     from ringlog.sim.histories.porcupine import Opinion
-    from ringlog.sim.histories.verdict import Counterexample, Report, Verdict
+    from ringlog.sim.histories.verdict import HistoryReport, Linearizability, ShortestCounterexample
 
 ROWS_MAX = 40
 DISAGREE = 3
@@ -32,7 +32,7 @@ class Checker(StrEnum):
     BOTH = "both"
 
 
-Asked: TypeAlias = "tuple[Report | None, Opinion | None]"
+Asked: TypeAlias = "tuple[HistoryReport | None, Opinion | None]"
 
 
 def register(app: typer.Typer) -> None:
@@ -85,33 +85,33 @@ def _porcupine(file: Path) -> tuple[Opinion | None, str]:
         return None, f"{error.code}: {error}"
 
 
-def _verdict(report: Report | None, opinion: Opinion | None) -> Verdict:
+def _verdict(report: HistoryReport | None, opinion: Opinion | None) -> Linearizability:
     """What was found: a decided opinion counts more than an undecided one."""
-    from ringlog.sim.histories.verdict import Verdict
+    from ringlog.sim.histories.verdict import Linearizability
 
     found = [one.verdict for one in (report, opinion) if one is not None]
-    return next((one for one in found if one is not Verdict.UNDECIDED), Verdict.UNDECIDED)
+    return next((one for one in found if one is not Linearizability.UNDECIDED), Linearizability.UNDECIDED)
 
 
-def _status(verdict: Verdict) -> int:
+def _status(verdict: Linearizability) -> int:
     return {"linearizable": 0, "not_linearizable": 1, "undecided": 2}[verdict]
 
 
-def _disagreements(report: Report | None, opinion: Opinion | None) -> list[str]:
+def _disagreements(report: HistoryReport | None, opinion: Opinion | None) -> list[str]:
     """Keys on which both decided, and not the same."""
-    from ringlog.sim.histories.verdict import Verdict
+    from ringlog.sim.histories.verdict import Linearizability
 
     if report is None or opinion is None:
         return []
     apart = []
     for one in report.keys:
         other = opinion.keys.get(one.key)
-        if other != one.decision.verdict and Verdict.UNDECIDED not in (other, one.decision.verdict):
+        if other != one.decision.verdict and Linearizability.UNDECIDED not in (other, one.decision.verdict):
             apart.append(one.key)
     return apart
 
 
-def _as_json(history: History, asked: Asked, missing: str, apart: list[str]) -> dict[str, Any]:
+def _as_json(history: OperationHistory, asked: Asked, missing: str, apart: list[str]) -> dict[str, Any]:
     report, opinion = asked
     shown: dict[str, Any] = {
         "verdict": None if apart else _verdict(report, opinion),
@@ -139,7 +139,7 @@ def _key(one: Any) -> dict[str, Any]:
     return shown
 
 
-def _counterexample(found: Counterexample) -> dict[str, Any]:
+def _counterexample(found: ShortestCounterexample) -> dict[str, Any]:
     operations = [
         {
             "invoked": one.invoked,
@@ -156,7 +156,7 @@ def _counterexample(found: Counterexample) -> dict[str, Any]:
     return {**head, "operations": operations}
 
 
-def _print(history: History, asked: Asked, missing: str) -> None:
+def _print(history: OperationHistory, asked: Asked, missing: str) -> None:
     report, opinion = asked
     if missing:
         errors.print(f"porcupine was not asked: {missing}; our own checker was", markup=False)
@@ -175,7 +175,7 @@ def _print(history: History, asked: Asked, missing: str) -> None:
         _print_counterexample(report.counterexample)
 
 
-def _print_counterexample(found: Counterexample) -> None:
+def _print_counterexample(found: ShortestCounterexample) -> None:
     from rich.table import Table
 
     out.print(f"\nUp to line {found.line}, key {found.key!r} cannot be explained: {found.why}.", markup=False)
@@ -196,11 +196,11 @@ def _plain(text: str) -> str:
     return escape(text)
 
 
-def _asked(one: Operation) -> str:
+def _asked(one: ClientOperation) -> str:
     return one.op if one.asked is None and one.op != "write" else f"{one.op} {json.dumps(one.asked)}"
 
 
-def _answer(one: Operation) -> str:
+def _answer(one: ClientOperation) -> str:
     if one.type == "info":
         return "unknown"
     return one.type if one.answer is None and one.op != "read" else f"{one.type} {json.dumps(one.answer)[:200]}"

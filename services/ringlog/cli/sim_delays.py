@@ -14,7 +14,7 @@ import typer
 from rich.table import Table
 
 from ringlog.cli.connection import Json, fail, out
-from ringlog.log.delays import COMMIT, DELAY, DROP, HOLD, PROPAGATION, Held, Match, Rule, rule_to_json
+from ringlog.log.delays import COMMIT, DELAY, DROP, HOLD, PROPAGATION, HeldEntry, Match, Rule, rule_to_json
 from ringlog.log.delays_control import FolderDelays
 from ringlog.log.errors import BadRule
 from ringlog.operator.shown import printable, time_of_day
@@ -74,7 +74,7 @@ def delay(
     name: Name = None,
     as_json: Json = False,
 ) -> None:
-    """Let entries come so many seconds late: to readers, or with --commit to the log."""
+    """Let entries come this number of seconds late: to readers, or with --commit to the log."""
     fields = _fields(kind, epoch, request, operation, stage, submitter)
     _put(delays, name, as_json, DELAY, COMMIT if commit else PROPAGATION, to, fields, seconds=seconds)
 
@@ -85,7 +85,7 @@ def drop(
     answer_only: Annotated[
         bool, typer.Option("--answer-only", help="The entry arrives; only its author hears nothing.")
     ] = False,
-    times: Annotated[int, typer.Option("--times", help="So many entries in each process; 0: all.", min=0)] = 0,
+    times: Annotated[int, typer.Option("--times", help="Number of entries in each process; 0: all.", min=0)] = 0,
     kind: Kind = "",
     epoch: Epoch = 0,
     request: Request = "",
@@ -193,7 +193,7 @@ def _does(rule: Rule) -> str:
     return what + (f", {rule.times} times" if rule.times else "")
 
 
-def _waiting(held: Held) -> str:
+def _waiting(held: HeldEntry) -> str:
     place = "" if held.offset is None else f" at offset {held.offset}"
     behind = f", {held.behind} behind it" if held.behind else ""
     return f"{held.participant}: {held.kind or 'unreadable'}{place}{behind}, since {time_of_day(held.since)} UTC"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,8 +18,12 @@ from ringlog.cli.connection import Json, fail, out
 from ringlog.cli.sim_run import needs_streaming
 
 if TYPE_CHECKING:
-    from ringlog.sim.mutants.measure import Measured
+    from ringlog.sim.mutants.measure import MutantMeasure
     from ringlog.sim.mutants.plant import Mutant
+
+
+ROW = re.compile(r"^(\| ([a-z]\w*) \| .* \|)$", re.MULTILINE)
+FOUND_COLUMNS = 6
 
 
 def register(app: typer.Typer) -> None:
@@ -28,13 +33,21 @@ def register(app: typer.Typer) -> None:
 
 def mutants(
     names: Annotated[list[str] | None, typer.Argument(help="Only these.")] = None,
-    sample: Annotated[int | None, typer.Option("--sample", help="Only so many, chosen by --day.")] = None,
+    sample: Annotated[int | None, typer.Option("--sample", help="At most this number, chosen by --day.")] = None,
     day: Annotated[str, typer.Option("--day", help="What chooses the sample, e.g. a date.")] = "",
-    most: Annotated[int | None, typer.Option("--most", min=1, help="At most so many seeds for each bug.")] = None,
+    most: Annotated[
+        int | None, typer.Option("--most", min=1, help="At most this number of seeds for each bug.")
+    ] = None,
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Processes; default: one for each core.")] = (
         os.cpu_count() or 1
     ),
-    page: Annotated[Path | None, typer.Option("--page", help="Write the table as a page of the docs.")] = None,
+    page: Annotated[
+        Path | None,
+        typer.Option(
+            "--page",
+            help="Write the table as a page of the docs; bugs that are not measured now stay as they are there.",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Plant each bug, search for it, print the seeds it took; exit 1 if one is not found within its bound."""
@@ -53,7 +66,7 @@ def mutants(
     results = sorted(_measured(chosen, jobs, quiet=as_json), key=lambda result: chosen.index(result.mutant))
     missed = [result for result in results if result.found is None]
     if page is not None:
-        page.write_text(_page(results, most), encoding="utf-8")
+        page.write_text(_page(_rows(results, page, known), most), encoding="utf-8")
     if as_json:
         out.print_json(data=[_json(result) for result in results])
     else:
@@ -63,7 +76,7 @@ def mutants(
         raise typer.Exit(1)
 
 
-def _measured(chosen: list[Mutant], jobs: int, quiet: bool) -> Iterator[Measured]:
+def _measured(chosen: list[Mutant], jobs: int, quiet: bool) -> Iterator[MutantMeasure]:
     from ringlog.sim.mutants.measure import measure_all
 
     columns = (TextColumn("planted bugs"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
@@ -74,10 +87,10 @@ def _measured(chosen: list[Mutant], jobs: int, quiet: bool) -> Iterator[Measured
             yield result
 
 
-def _page(results: list[Measured], most: int | None) -> str:
-    """The table in Markdown: what was found, and what was not."""
-    found = [result for result in results if result.found is not None]
-    missed = [result for result in results if result.found is None]
+def _page(rows: Mapping[str, str], most: int | None) -> str:
+    """The table in Markdown: what was found, and what was not. ``rows``: by bug, in order."""
+    found = [row for row in rows.values() if row.count("|") == FOUND_COLUMNS + 1]
+    missed = [row for row in rows.values() if row not in found]
     cap = "" if most is None else f" --most {most}"
     lines = [
         "# Planted bugs",
@@ -86,14 +99,11 @@ def _page(results: list[Measured], most: int | None) -> str:
         "replaced by another, planted alone; *found* is the number of seeds, from 1 on, until the simulator broke",
         "off; *bound* the number within which it must, or the command fails. A few are measured with every change.",
         "",
-        f"{len(results)} planted, {len(found)} found.",
+        f"{len(rows)} planted, {len(found)} found.",
         "",
         "| bug | what it does | profile | found after | bound | broken promise |",
         "|---|---|---|---|---|---|",
-        *(
-            f"| {r.mutant.name} | {r.mutant.bug} | {r.mutant.profile} | {r.found} | {r.mutant.seeds} | {r.rule} |"
-            for r in found
-        ),
+        *found,
     ]
     if missed:
         lines += [
@@ -104,12 +114,27 @@ def _page(results: list[Measured], most: int | None) -> str:
             "",
             "| bug | what it does | profile | not within |",
             "|---|---|---|---|",
-            *(f"| {r.mutant.name} | {r.mutant.bug} | {r.mutant.profile} | {r.mutant.seeds} |" for r in missed),
+            *missed,
         ]
     return "\n".join([*lines, ""])
 
 
-def _table(results: list[Measured]) -> Table:
+def _rows(results: list[MutantMeasure], page: Path, known: Iterable[str]) -> dict[str, str]:
+    """The rows of the page, by bug: of those that were measured now, and as they stand there of others."""
+    stands = page.read_text(encoding="utf-8") if page.exists() else ""
+    rows = {name: row for row, name in ROW.findall(stands)} | {one.mutant.name: _row(one) for one in results}
+    return {name: rows[name] for name in known if name in rows}
+
+
+def _row(result: MutantMeasure) -> str:
+    mutant = result.mutant
+    about = f"| {mutant.name} | {mutant.bug} | {mutant.profile} |"
+    if result.found is None:
+        return f"{about} {mutant.seeds} |"
+    return f"{about} {result.found} | {mutant.seeds} | {result.rule} |"
+
+
+def _table(results: list[MutantMeasure]) -> Table:
     shown = Table(box=None, padding=(0, 1))
     for column in ("mutant", "bug", "profile", "found after", "bound", "by"):
         shown.add_column(column)
@@ -120,7 +145,7 @@ def _table(results: list[Measured]) -> Table:
     return shown
 
 
-def _json(result: Measured) -> dict[str, object]:
+def _json(result: MutantMeasure) -> dict[str, object]:
     mutant = result.mutant
     return {
         "mutant": mutant.name,

@@ -11,9 +11,9 @@ import typer
 from ringlog.cli.connection import Json, errors, fail, out
 
 if TYPE_CHECKING:
-    from ringlog.sim.quorums.case import Options
+    from ringlog.sim.quorums.case import CaseOptions
     from ringlog.sim.quorums.explore import Explorer, Findings
-    from ringlog.sim.quorums.model import Rules
+    from ringlog.sim.quorums.model import QuorumRules
 
 LEAST_WIDTH = 160
 """Columns where the terminal is narrower or nobody looks: a table of views must stay one."""
@@ -53,7 +53,7 @@ def quorums(
 ) -> None:
     """Go through every plan of a cluster, every pair of views, every quorum. Exit status 1: a counterexample."""
     from ringlog.sim.quorums import report
-    from ringlog.sim.quorums.case import Options
+    from ringlog.sim.quorums.case import CaseOptions
     from ringlog.sim.quorums.description import BadDescription
     from ringlog.sim.quorums.explore import Explorer, NotQuiet, TooMuch
     from ringlog.sim.quorums.plans import unknown_here
@@ -63,7 +63,7 @@ def quorums(
     given = {name: value for name, value in numbers.items() if value is not None}
     kinds = _kinds(operations)
     try:
-        found = _explored(Explorer(rules), (file, source, given), kinds, Options(new_tokens))
+        found = _explored(Explorer(rules), (file, source, given), kinds, CaseOptions(new_tokens))
     except (BadDescription, NotQuiet, TooMuch) as error:
         fail(error.code, str(error), 2)
     left_out = unknown_here() if operations is None else ()
@@ -76,10 +76,10 @@ def quorums(
     raise typer.Exit(0 if report.is_sound(found) else 1)
 
 
-def rules_of(given: list[str]) -> Rules:
+def rules_of(given: list[str]) -> QuorumRules:
     """The rules with the choices of ``NAME=CHOICE`` options."""
     from ringlog.kernel.operations.gates import GATED_STAGES
-    from ringlog.sim.quorums.model import CHOICES, RULE_FIELDS, Rules
+    from ringlog.sim.quorums.model import CHOICES, RULE_FIELDS, QuorumRules
 
     chosen: dict[str, Any] = {}
     gates_off: list[str] = []
@@ -94,7 +94,7 @@ def rules_of(given: list[str]) -> Rules:
             known = [f"{rule}={'|'.join(choices)}" for rule, choices in CHOICES.items()]
             known += [f"gate:{gated}=off" for gated in GATED_STAGES]
             fail("bad_rule", f"{text}: there are {', '.join(known)}", 2)
-    return Rules(**chosen, gates_off=tuple(dict.fromkeys(gates_off)))
+    return QuorumRules(**chosen, gates_off=tuple(dict.fromkeys(gates_off)))
 
 
 def _kinds(operations: str | None) -> tuple[str, ...]:
@@ -111,7 +111,7 @@ def _explored(
     explorer: Explorer,
     given: tuple[Path | None, str | None, dict[str, int]],
     kinds: tuple[str, ...],
-    options: Options,
+    options: CaseOptions,
 ) -> list[Findings]:
     """What there is to find in the one thing that was given: a file, a log, or numbers (none: the defaults)."""
     from ringlog.cli.rehearse import state_from

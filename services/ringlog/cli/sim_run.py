@@ -14,16 +14,17 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table as RichTable
 
 from ringlog.cli.connection import Json, fail, out
+from ringlog.cli.drawing import draw
 
 if TYPE_CHECKING:
-    from ringlog.sim.coverage import Table
-    from ringlog.sim.run import Report
-    from ringlog.sim.search import Found
+    from ringlog.sim.coverage import CoverageTable
+    from ringlog.sim.run import RunReport
+    from ringlog.sim.search import SearchResult
 
 FAILURES = Path("ringlog-sim-failures")
 SHRUNK_MAX = 5
 
-Profile = Annotated[str, typer.Option("--profile", help="How much happens in a run: small, medium or large.")]
+Profile = Annotated[str, typer.Option("--profile", help="How much happens in a run: small, medium, large; or tablets.")]
 CORES = os.cpu_count() or 1
 Jobs = Annotated[int, typer.Option("--jobs", "-j", min=1, help="Processes; default: one for each core.")]
 Trace = Annotated[bool, typer.Option("--trace", help="Print the story of each run.")]
@@ -38,7 +39,7 @@ def register(app: typer.Typer) -> None:
 def run(
     seeds: Annotated[str, typer.Option("--seeds", help="A..B, both included; or one seed.")] = "1..200",
     fresh: Annotated[
-        int | None, typer.Option("--fresh", min=1, help="So many seeds that nobody has run, from the clock.")
+        int | None, typer.Option("--fresh", min=1, help="Number of seeds that nobody has run, from the clock.")
     ] = None,
     jobs: Jobs = CORES,
     profile: Profile = "small",
@@ -49,6 +50,9 @@ def run(
     histories: Annotated[
         Path | None, typer.Option("--histories", help="Folder for each run's history, to be judged by `sim check`.")
     ] = None,
+    picture: Annotated[
+        Path | None, typer.Option("--picture", help="Draw how the tablets of one seed lay into this file, as SVG.")
+    ] = None,
     coverage: Annotated[bool, typer.Option("--coverage/--no-coverage", help="Print what was exercised.")] = True,
     as_json: Json = False,
 ) -> None:
@@ -58,6 +62,8 @@ def run(
     """
     wanted = seeds_of(seeds) if fresh is None else range(first := time.time_ns() // 1_000_000, first + fresh)
     _known(profile)
+    if picture is not None and len(wanted) > 1:
+        fail("bad_seeds", "--picture: a picture is of one seed, name it with --seeds", status=2)
     if histories is not None:
         try:
             histories.mkdir(parents=True, exist_ok=True)
@@ -65,6 +71,8 @@ def run(
             fail("bad_folder", f"--histories {histories}: {error.strerror}", status=2)
     found, elapsed = _search(wanted, profile, 1 if trace else jobs, seconds, trace, as_json, histories)
     saved = [_keep(report, profile, shrunk, save) for report in found.failures[:SHRUNK_MAX]]
+    if picture is not None:
+        _draw(picture, wanted[0], profile)
     if as_json:
         out.print_json(data=_json(found, elapsed, saved))
     else:
@@ -128,10 +136,10 @@ def _search(
     trace: bool,
     quiet: bool,
     histories: Path | None,
-) -> tuple[Found, float]:
-    from ringlog.sim.search import Found, reports, run_seed
+) -> tuple[SearchResult, float]:
+    from ringlog.sim.search import SearchResult, reports, run_seed
 
-    found, began = Found(), time.monotonic()
+    found, began = SearchResult(), time.monotonic()
     columns = (
         TextColumn("seeds"),
         BarColumn(),
@@ -155,12 +163,22 @@ def _search(
     return found, time.monotonic() - began
 
 
-def _story(report: Report) -> None:
+def _story(report: RunReport) -> None:
     for line in report.story:
         out.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def _keep(report: Report, profile: str, shrunk: bool, folder: Path) -> tuple[Report, Path, int]:
+def _draw(path: Path, seed: int, profile: str) -> None:
+    """The same run once more, which is the same to its digest, with a film."""
+    from ringlog.sim.run import run_script
+    from ringlog.sim.script import PROFILES, draw_script
+
+    film = run_script(draw_script(seed, PROFILES[profile]), filming=True).film
+    assert film is not None, "it was asked for"
+    draw(path, film)
+
+
+def _keep(report: RunReport, profile: str, shrunk: bool, folder: Path) -> tuple[RunReport, Path, int]:
     """Save the script of a failed run, cut down; (report, file, actions left)."""
     from ringlog.sim.regressions import save
     from ringlog.sim.script import PROFILES, draw_script
@@ -172,7 +190,9 @@ def _keep(report: Report, profile: str, shrunk: bool, folder: Path) -> tuple[Rep
     return report, save(folder, report, script), len(script.actions)
 
 
-def _show(wanted: range, found: Found, elapsed: float, coverage: bool, saved: list[tuple[Report, Path, int]]) -> None:
+def _show(
+    wanted: range, found: SearchResult, elapsed: float, coverage: bool, saved: list[tuple[RunReport, Path, int]]
+) -> None:
     if coverage:
         from ringlog.sim.coverage import tables
 
@@ -192,7 +212,7 @@ def _show(wanted: range, found: Found, elapsed: float, coverage: bool, saved: li
         out.print(f"  {actions} actions left; again with: ringlog sim replay {path} --trace", soft_wrap=True)
 
 
-def _rich(table: Table) -> RichTable:
+def _rich(table: CoverageTable) -> RichTable:
     """The table; an empty cell shows as a red dot."""
     shown = RichTable(title=f"{table.title} ({table.empty()} empty)", title_justify="left", box=None, padding=(0, 1))
     shown.add_column("")
@@ -203,7 +223,7 @@ def _rich(table: Table) -> RichTable:
     return shown
 
 
-def _report_json(report: Report) -> dict[str, object]:
+def _report_json(report: RunReport) -> dict[str, object]:
     return {
         "seed": report.seed,
         "rule": report.rule,
@@ -214,7 +234,7 @@ def _report_json(report: Report) -> dict[str, object]:
     }
 
 
-def _json(found: Found, elapsed: float, saved: list[tuple[Report, Path, int]]) -> dict[str, object]:
+def _json(found: SearchResult, elapsed: float, saved: list[tuple[RunReport, Path, int]]) -> dict[str, object]:
     from ringlog.sim.coverage import tables
 
     return {

@@ -17,9 +17,9 @@ from typing import Annotated, Any
 import typer
 
 from ringlog.protocol.roles import ROLES
-from ringlog.runtime.context import Context, forget, known
+from ringlog.runtime.context import ClusterContext, forget, known
 from ringlog.runtime.folders import default_data_dir
-from ringlog.runtime.settings import Settings
+from ringlog.runtime.settings import ProcessSettings
 from ringlog.stack.cli import Data, Json, app, fail
 from ringlog.stack.commands import Stack
 from ringlog.stack.errors import StackError
@@ -61,12 +61,12 @@ def reset(
         typer.echo(f"deleted {path}")
 
 
-def belongings(context: Context) -> list[Path]:
+def belongings(context: ClusterContext) -> list[Path]:
     """Files and folders, in their usual places, of a cluster that is about to be gone.
 
     What release 0.1.0 kept by name only is the cluster's if it says so, or if no other known cluster has the name.
     """
-    agents, nodes = Settings().data_dir / "agents", default_data_dir() / "nodes"
+    agents, nodes = ProcessSettings().data_dir / "agents", default_data_dir() / "nodes"
     with_id = f"{context.cluster}.{context.cluster_id}"
     found: list[Path] = []
     if context.cluster_id:
@@ -83,7 +83,7 @@ def _folders(parent: Path) -> Iterator[Path]:
     return (path for path in sorted(parent.glob("*")) if path.is_dir())
 
 
-def _is_of(node: Path, context: Context, has_namesakes: bool) -> bool:
+def _is_of(node: Path, context: ClusterContext, has_namesakes: bool) -> bool:
     """Is it a node of this cluster? One that acknowledged nothing yet does not say."""
     try:
         found: Any = json.loads((node / ACKNOWLEDGED).read_bytes())["cluster_id"]

@@ -12,11 +12,11 @@ from ringlog.client.results import AppliedResult, RejectedResult, Submitted
 from ringlog.operator import answers
 from ringlog.operator.answers import TIMEOUT_S, NoCommand, answer_json
 from ringlog.operator.intents import Intent
-from ringlog.runtime.context import Context
+from ringlog.runtime.context import ClusterContext
 
 
 def submit(
-    context: Context,
+    context: ClusterContext,
     intent: Intent,
     as_json: bool,
     *,

@@ -24,13 +24,14 @@ from ringlog.kernel.commands.cluster import Noop
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Command, Epoch
 from ringlog.log.author import Author
+from ringlog.log.beginning import Beginning
 from ringlog.log.identity import Memory, Seen
 from ringlog.log.kafka import KafkaLog
-from ringlog.log.opening import open_metadata
+from ringlog.log.opening import beginning_of, open_metadata
 from ringlog.log.port import MetadataLog
 from ringlog.log.reading import SILENCE_S
 from ringlog.log.replay import Tell, catch_up, say
-from ringlog.log.replica import Replica
+from ringlog.log.replica import LogReplica
 from ringlog.log.topics import RECORD_BYTES_MAX, REQUESTS, RESULTS
 from ringlog.protocol.draw import Draw
 from ringlog.protocol.submission import Question, question
@@ -72,8 +73,9 @@ class Logs:
 class Client:
     """One submitter's connection to a cluster. Safe from threads; use it as a context, or ``start`` and ``close`` it.
 
-    ``record``, ``seen``: see ``Replica``. ``tell``: hears of a long replay. ``logs``: other adapters than Kafka's,
-    which the client then closes as its own. ``replica``: one that the caller runs; it stays the caller's, with its log.
+    ``record``, ``seen``, ``beginning``: see ``LogReplica``; on Kafka it begins with the newest snapshot. ``tell``:
+    hears of a long replay. ``logs``: other adapters than Kafka's, which the client then closes as its own. ``replica``:
+    one that the caller runs; it stays the caller's, with its log.
     """
 
     def __init__(
@@ -90,16 +92,21 @@ class Client:
         clock: Clock | None = None,
         draw: Draw | None = None,
         logs: Logs | None = None,
-        replica: Replica | None = None,
+        replica: LogReplica | None = None,
+        beginning: Beginning | None = None,
     ) -> None:
         metadata = None if replica is None else replica.log
+        if beginning is None and logs is None and replica is None:
+            beginning = beginning_of(bootstrap_servers, cluster)
         self._logs = logs or Logs.of_kafka(bootstrap_servers, cluster, submitter, metadata)
         self._is_guest = replica is not None
         self._tell = tell
         clock = clock or SystemClock()
         draw = draw or SystemDraw()
         self._author = Author(submitter, clock, draw)
-        self.replica = replica or Replica(self._logs.metadata, cluster_id=cluster_id, record=record, seen=seen)
+        self.replica = replica or LogReplica(
+            self._logs.metadata, cluster_id=cluster_id, record=record, seen=seen, beginning=beginning
+        )
         self.direct = DirectAuthor(self._logs.metadata, self.replica, submitter, clock, draw)
         self._engine = Engine(self.replica, self._logs.requests, self._logs.results, resend_s=resend_s)
 

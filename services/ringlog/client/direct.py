@@ -12,7 +12,7 @@ from ringlog.kernel.values import Command, Epoch
 from ringlog.log.author import Author
 from ringlog.log.driver import LogDriver, micros
 from ringlog.log.port import MetadataLog
-from ringlog.log.replica import Replica
+from ringlog.log.replica import LogReplica
 from ringlog.protocol.answers import AppliedResult, ExpiredResult, Submitted, WithdrawnResult
 from ringlog.protocol.commit import Undecided
 from ringlog.protocol.direct import AheadOfLog, Direct, NoCluster, RoleRefused
@@ -33,7 +33,7 @@ class DirectAuthor:
     def __init__(
         self,
         metadata: MetadataLog,
-        replica: Replica,
+        replica: LogReplica,
         submitter: str,
         clock: Clock | None = None,
         draw: Draw | None = None,

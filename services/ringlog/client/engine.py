@@ -7,8 +7,8 @@ thread at a time, by whatever ends that wait:
 - the *listener*, a thread that reads the results from their end at the start, makes one read barrier for all requests
   whose results are to be judged, and looks at the times.
 
-The *sender*, another thread, takes everything that waits to be sent and appends it at once, so submissions that come
-together travel together, in one record as far as that is allowed.
+What is to be sent goes out at once if nothing is under way to the requests. What comes meanwhile goes out together, in
+one record as far as that is allowed, by the thread that brings the answer to what was: no thread is woken for it.
 """
 
 from __future__ import annotations
@@ -20,11 +20,9 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
-import structlog
-
 from ringlog.client.errors import ClientBroken, InvalidSubmission, SubmissionTimedOut
 from ringlog.client.results import Submitted
-from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, Unreadable
+from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, UnreadableEntry
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Micros
 from ringlog.log.driver import micros
@@ -37,8 +35,9 @@ from ringlog.log.errors import (
     TopicMissing,
     WaitTimedOut,
 )
-from ringlog.log.port import LogRecord, MetadataLog, Tail
-from ringlog.log.replica import Replica, Subscription
+from ringlog.log.following import Subscription
+from ringlog.log.port import LogRecord, LogTail, MetadataLog
+from ringlog.log.replica import LogReplica
 from ringlog.protocol.effects import Newest, Now
 from ringlog.protocol.submission import (
     RESEND,
@@ -53,6 +52,7 @@ from ringlog.protocol.submission import (
     may_answer,
     parcels,
 )
+from ringlog.runtime.logs import Seldom, get_logger
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import Result, decode_result
 
@@ -60,7 +60,7 @@ RESEND_S = RESEND / 1e6
 LISTEN_S = 0.1
 BARRIER_S = 5.0
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class _Pending:
@@ -87,39 +87,36 @@ class Engine:
     """Carries requests to an answer. Safe from threads; ``start`` once, ``stop`` once."""
 
     def __init__(
-        self, replica: Replica, requests: MetadataLog, results: MetadataLog, *, resend_s: float = RESEND_S
+        self, replica: LogReplica, requests: MetadataLog, results: MetadataLog, *, resend_s: float = RESEND_S
     ) -> None:
         self._replica = replica
         self._requests = requests
         self._results = results
         self._resend = micros(resend_s)
         self._lock = threading.Lock()
-        self._wake = threading.Condition(self._lock)
         self._pending: dict[str, _Pending] = {}
         self._queue: dict[str, Send] = {}
+        self._is_sending = False
         self._stopping = threading.Event()
-        self._threads: tuple[threading.Thread, ...] = ()
+        self._listener: threading.Thread | None = None
         self._subscription: Subscription | None = None
         self._broken: ClientBroken | None = None
+        self._seldom = Seldom(log)
 
     def start(self) -> None:
         """Place the reader at the end of the results, then begin. Raises LogUnavailable, TopicMissing."""
         tail = self._results.tail(self._results.end_offset())
         self._subscription = self._replica.subscribe(self._follow)
-        self._threads = (
-            threading.Thread(target=self._guard, args=(self._send,), name="client-sender", daemon=True),
-            threading.Thread(target=self._guard, args=(self._listen, tail), name="client-listener", daemon=True),
+        self._listener = threading.Thread(
+            target=self._guard, args=(self._listen, tail), name="client-listener", daemon=True
         )
-        for thread in self._threads:
-            thread.start()
+        self._listener.start()
 
     def stop(self, timeout_s: float = 5.0) -> None:
         """Stop; requests without an answer end with SubmissionTimedOut: their fate is open."""
         self._stopping.set()
-        with self._wake:
-            self._wake.notify_all()
-        for thread in self._threads:
-            thread.join(timeout_s)
+        if self._listener is not None:
+            self._listener.join(timeout_s)
         if self._subscription is not None:
             self._subscription.close()
         for pending in self._all():
@@ -142,7 +139,7 @@ class Engine:
                 return busy.future
             pending = self._pending[asked.request_id] = _Pending(question, micros(timeout_s), self._resend)
             settle = self._go_on(pending, None)
-        settle()
+        self._end(settle)
         return pending.future
 
     # -------------------------------------------------------------------------------------- one question
@@ -150,7 +147,7 @@ class Engine:
     def _go_on(self, pending: _Pending, outcome: Any) -> Callable[[], None]:
         """Perform the protocol up to its next wait, or its end, under the lock; returns what is to be done without it.
 
-        Whoever waits for the future may do anything in its callbacks.
+        The holder of the future may do anything in its callbacks.
         """
         pending.waits = None
         try:
@@ -164,7 +161,6 @@ class Engine:
                     case Send():
                         outcome = None
                         self._queue[effect.question.asked.request_id] = effect
-                        self._wake.notify_all()
                     case Hear() if pending.heard or pending.noted:
                         outcome = self._taken(pending)
                     case _:
@@ -192,7 +188,13 @@ class Engine:
                 return
             is_heard = isinstance(pending.waits, Hear)
             settle = self._go_on(pending, self._taken(pending) if is_heard else None)
+        self._end(settle)
+
+    def _end(self, settle: Callable[[], None]) -> None:
+        """What a step leaves to be done without the lock."""
         settle()
+        if self._queue and not self._is_sending:
+            self._guard(self._send)
 
     def _fail(self, pending: _Pending, error: LogError) -> None:
         with self._lock:
@@ -214,14 +216,14 @@ class Engine:
         try:
             work(*arguments)
         except Exception as error:
-            log.exception("client_failed", work=work.__name__)
             with self._lock:
                 self._broken = ClientBroken(f"{type(error).__name__}: {error}")
             for pending in self._all():
                 self._fail(pending, self._broken)
+            log.exception("client_failed", work=work.__name__)
 
     def _follow(
-        self, _: ClusterState, _after: ClusterState, item: Entry | Unreadable, outcome: Outcome, _offset: int
+        self, _: ClusterState, _after: ClusterState, item: Entry | UnreadableEntry, outcome: Outcome, _offset: int
     ) -> None:
         if outcome.kind is OutcomeKind.APPLIED and isinstance(item, Entry):
             pending = self._pending.get(item.request_id)
@@ -229,21 +231,35 @@ class Engine:
                 pending.noted = True
                 self._rouse(pending)
 
+    # ----------------------------------------------------------------------------------------------- sending
+
     def _send(self) -> None:
-        while not self._stopping.is_set():
-            with self._wake:
-                while not self._queue and not self._stopping.is_set():
-                    self._wake.wait()
-                waiting = [send for request, send in self._queue.items() if request in self._pending]
-                self._queue = {}
+        """Hand over what waits, unless something is under way: then it follows that."""
+        with self._lock:
+            if self._is_sending or self._stopping.is_set():
+                return
+            waiting = [send for request, send in self._queue.items() if request in self._pending]
+            self._queue = {}
+            self._is_sending = bool(waiting)
+        if waiting:
             made = parcels(waiting)
-            try:
-                if made:
-                    self._requests.append([parcel.data for parcel in made])
-            except RecordTooLarge as error:
-                self._take_apart([parcel for parcel in made if len(parcel.data) >= error.size], error)
-            except LogUnavailable as error:
-                log.warning("requests_unanswered", requests=len(waiting), error=error.message)
+            sent = self._requests.hand_over([parcel.data for parcel in made])
+            sent.add_done_callback(lambda answer: self._guard(self._sent, made, answer))
+
+    def _sent(self, made: Sequence[Parcel], answer: Future[None]) -> None:
+        """The requests' topic has answered: what came meanwhile goes out."""
+        error = answer.exception()
+        if isinstance(error, RecordTooLarge):
+            self._take_apart([parcel for parcel in made if len(parcel.data) >= error.size], error)
+        elif isinstance(error, LogUnavailable):
+            count = sum(len(parcel.sent) for parcel in made)
+            log.warning("requests_unanswered", requests=count, error=error.message)
+        elif error is not None:
+            raise error
+        with self._lock:
+            self._is_sending = False
+        if self._queue:
+            self._send()
 
     def _take_apart(self, refused: Sequence[Parcel], error: RecordTooLarge) -> None:
         """What the topic does not take in one record goes out in several; what is alone already never gets there."""
@@ -256,7 +272,7 @@ class Engine:
             if pending is not None:
                 self._fail(pending, error)
 
-    def _listen(self, tail: Tail) -> None:
+    def _listen(self, tail: LogTail) -> None:
         while not self._stopping.is_set():
             try:
                 self._hear(tail.poll(LISTEN_S))
@@ -270,7 +286,7 @@ class Engine:
                     self._fail(pending, error)
         tail.close()
 
-    def _from_the_end(self, tail: Tail) -> Tail:
+    def _from_the_end(self, tail: LogTail) -> LogTail:
         """A new reader at the results' present end; the old one, to be tried again, if nobody knows where that is."""
         try:
             fresh = self._results.tail(self._results.end_offset())
@@ -285,22 +301,23 @@ class Engine:
             try:
                 result = decode_result(record.data)
             except WireError as error:
-                log.warning("result_unreadable", offset=record.offset, error=str(error))
+                self._seldom.warn("result_unreadable", offset=record.offset, error=str(error))
                 continue
             pending = self._pending.get(result.request_id)
             if pending is not None and may_answer(result):
                 with self._lock:
                     pending.heard.append(result)
                     settle = self._go_on(pending, self._taken(pending)) if isinstance(pending.waits, Hear) else _nothing
-                settle()
+                self._end(settle)
 
     def _judge(self) -> None:
         """One read barrier for all questions that ask for one."""
         with self._lock:
             asking = [pending for pending in self._pending.values() if isinstance(pending.waits, Fresh)]
+            nearest = min((pending.until for pending in self._pending.values()), default=0)
         if not asking:
             return
-        nearest_s = (min(pending.until for pending in asking) - _now()) / 1e6
+        nearest_s = (nearest - _now()) / 1e6
         state: ClusterState | None = None
         try:
             state = self._replica.read_barrier(min(BARRIER_S, max(nearest_s, LISTEN_S)))
@@ -309,7 +326,7 @@ class Engine:
         for pending in asking:
             with self._lock:
                 settle = self._go_on(pending, state) if isinstance(pending.waits, Fresh) else _nothing
-            settle()
+            self._end(settle)
 
     def _look_at_times(self) -> None:
         halt = self._replica.halted

@@ -5,6 +5,7 @@ ClientError
 ├── InvalidSubmission    it could not be sent as asked for
 ├── ClientBroken         a thread of the client has failed; fates of requests are open
 ├── NotFounded           the log has no founding entry
+├── SchemasIncompatible  a release may not write beside what is there
 ├── TakeOverRefused      the rules refuse the take-over itself
 ├── RequestTimedOut      a read or a write of a register had too few answers in time
 ├── RequestImpossible    no plan serves it at its consistency level
@@ -66,6 +67,20 @@ class NotFounded(ClientError):
         super().__init__(f"no cluster was founded on {name}", "found it first")
 
 
+class SchemasIncompatible(ClientError):
+    """A schema of this release does not fit one that the cluster has; readers of the other could not read it.
+
+    ``problems``: what speaks against it, with record and field.
+    """
+
+    code = "schemas_incompatible"
+
+    def __init__(self, topic: str, problems: tuple[str, ...]) -> None:
+        shown = "; ".join(problems[:5]) + (f"; and {len(problems) - 5} more" if len(problems) > 5 else "")
+        super().__init__(f"{topic}: {self.code}: {shown}", "run a release whose schemas are compatible")
+        self.problems = problems
+
+
 class TakeOverRefused(ClientError):
     """The take-over breaks a rule other than that of the term."""
 
@@ -97,7 +112,7 @@ class RequestTimedOut(ClientError):
 class RequestImpossible(ClientError):
     """The placement has no replicas that could meet the consistency level; nothing was asked of anybody.
 
-    ``reason``: unknown_keyspace, no_replicas, no_local_replicas or too_few_replicas.
+    ``reason``: unknown_keyspace, unknown_table, no_tablets, no_replicas, no_local_replicas or too_few_replicas.
     """
 
     code = "request_impossible"

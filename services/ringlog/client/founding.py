@@ -9,39 +9,39 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from confluent_kafka.admin import AdminClient
+
 from ringlog.client.direct import TIMEOUT_S, DirectAuthor
 from ringlog.client.errors import ClientError, NotFounded
 from ringlog.client.results import AppliedResult, RejectedResult
+from ringlog.client.schemas import publish_schemas
 from ringlog.kernel.commands.cluster import InitializeCluster
 from ringlog.kernel.values import Micros
-from ringlog.log.errors import LogTruncated
-from ringlog.log.folding import follow
-from ringlog.log.opening import open_metadata
+from ringlog.log.beginning import Beginning
+from ringlog.log.folding import BEGINNING, follow
+from ringlog.log.identity import check_begin
+from ringlog.log.opening import beginning_of, open_metadata
 from ringlog.log.port import MetadataLog
-from ringlog.log.producer import AckedProducer
 from ringlog.log.reading import read_to_end
 from ringlog.log.replay import Tell, catch_up, say
-from ringlog.log.replica import Replica
+from ringlog.log.replica import LogReplica
 from ringlog.log.topics import (
-    SCHEMAS,
     admin_client,
     copies_of,
     create_topics,
     profile_of,
-    topic_name,
     verify_topics,
 )
 from ringlog.protocol.draw import Draw
 from ringlog.runtime.clock import Clock
-from ringlog_schemas import published
 
 
 @dataclass(frozen=True, slots=True)
 class Founding:
     """The cluster of a log.
 
-    ``here``: this call founded it. ``submitter`` and ``at``: who did, and when by its clock. ``copies``: of each entry;
-    0: not looked up.
+    ``here``: this call founded it. ``submitter`` and ``at``: who did, and when by its clock; empty and 0 where that
+    entry was not read. ``copies``: of each entry; 0: not looked up.
     """
 
     cluster_id: str
@@ -63,7 +63,7 @@ class FoundingRefused(ClientError):
 
 def found(
     metadata: MetadataLog,
-    replica: Replica,
+    replica: LogReplica,
     name: str,
     settings: Mapping[str, int] | None = None,
     *,
@@ -85,19 +85,25 @@ def found(
         if isinstance(answer, RejectedResult) and answer.code != "already_founded":
             raise FoundingRefused(answer.code, answer.detail)
         here = isinstance(answer, AppliedResult)
-    founder = replica.founder
-    assert founder is not None, "an epoch above 0 has a founding entry"
-    return Founding(founder.cluster_id, replica.state.name, founder.submitter, founder.at, here)
+    founder, state = replica.founder, replica.state
+    if founder is None:  # the replica began with a snapshot
+        return Founding(state.cluster_id, state.name, "", 0, here)
+    return Founding(founder.cluster_id, state.name, founder.submitter, founder.at, here)
 
 
-def founded_as(metadata: MetadataLog, look: Callable[[], None] = lambda: None) -> str:
+def founded_as(
+    metadata: MetadataLog, look: Callable[[], None] = lambda: None, beginning: Beginning | None = None
+) -> str:
     """The id of the log's cluster, which is that of its first valid founding entry; nothing after it is read.
 
-    ``look``: called before each wait; may raise. Raises NotFounded, LogTruncated, LogUnavailable, TopicMissing.
+    ``look``: called before each wait; may raise. ``beginning``: finds a snapshot that says it where the founding entry
+    was let go. Raises NotFounded, LogTruncated, LogUnavailable, TopicMissing.
     """
     begin = metadata.begin_offset()
     if begin > 0:
-        raise LogTruncated(f"{metadata.name} begins at offset {begin}", "entries were deleted: restore the topic")
+        start = BEGINNING if beginning is None else beginning.start(metadata, metadata.identity(), lambda _: ())
+        check_begin(metadata.name, begin, start.position, "there is no snapshot behind that")
+        return start.state.cluster_id
     tail = metadata.tail(begin)
     try:
         for made in follow(read_to_end(metadata, tail, look=look)):
@@ -106,24 +112,6 @@ def founded_as(metadata: MetadataLog, look: Callable[[], None] = lambda: None) -
     finally:
         tail.close()
     raise NotFounded(metadata.name)
-
-
-def publish_schemas(bootstrap_servers: str, cluster: str) -> int:
-    """Write every schema to the compacted topic ``schemas``, so that any consumer can read the other topics.
-
-    Key: the fingerprint in hex; value: the schema's JSON. The same again changes nothing: a release that brings new
-    ones publishes them with this. Returns how many there are. Raises LogUnavailable.
-    """
-    schemas = published()
-    producer = AckedProducer(bootstrap_servers, "ringlog-schemas")
-    try:
-        topic = topic_name(cluster, SCHEMAS.suffix)
-        sent = [producer.send(topic, text.encode(), key=key.encode(), partition=0) for key, text in schemas]
-        for future in sent:
-            future.result(TIMEOUT_S)
-    finally:
-        producer.close()
-    return len(schemas)
 
 
 def found_cluster(
@@ -139,19 +127,24 @@ def found_cluster(
     """Make the cluster's topics where they are missing, check their settings, publish the schemas, and found it.
 
     ``replication``: copies of each record; None: three on three brokers, one on a single one. Raises CopiesUndecided
-    where it is neither, TopicMisconfigured, LogUnavailable, and what ``found`` raises. Calling it again goes on where
-    it stopped.
+    where it is neither, TopicMisconfigured, SchemasIncompatible, LogUnavailable, and what ``found`` raises. Calling it
+    again goes on where it stopped.
     """
-    admin = admin_client(bootstrap_servers)
-    named = len({one.strip() for one in bootstrap_servers.split(",") if one.strip()})
-    profile = profile_of(admin, cluster, replication, named)
-    create_topics(admin, cluster, profile)
-    verify_topics(admin, cluster, bootstrap_servers, tend=True)
-    publish_schemas(bootstrap_servers, cluster)
+    admin = make_topics(bootstrap_servers, cluster, replication)
     metadata = open_metadata(bootstrap_servers, cluster, submitter)
     try:
-        with Replica(metadata) as replica:
+        with LogReplica(metadata, beginning=beginning_of(bootstrap_servers, cluster)) as replica:
             founding = found(metadata, replica, cluster, settings, submitter=submitter, timeout_s=timeout_s, tell=tell)
             return replace(founding, copies=copies_of(admin, cluster))
     finally:
         metadata.close()
+
+
+def make_topics(bootstrap_servers: str, cluster: str, replication: int | None) -> AdminClient:
+    """Make what is missing, check all, publish the schemas. Arguments and errors are those of ``found_cluster``."""
+    admin = admin_client(bootstrap_servers)
+    named = len({one.strip() for one in bootstrap_servers.split(",") if one.strip()})
+    create_topics(admin, cluster, profile_of(admin, cluster, replication, named))
+    verify_topics(admin, cluster, bootstrap_servers, tend=True)
+    publish_schemas(bootstrap_servers, cluster)
+    return admin

@@ -1,6 +1,6 @@
 """Replica plans: whom a read or a write of one key asks, and which answers make it a success.
 
-A plan is made on one state. It names the replicas to ask and its *needs*: so many answers of this group. ``count``
+A plan is made on one state. It names the replicas to ask and its *needs*: a number of answers of this group. ``count``
 judges the answers; it is to be asked again after each answer and after each new state.
 
 - **Write quorum.** While a range moves, a write needs a quorum of the group as it was *and* of the group as it will be
@@ -10,7 +10,7 @@ judges the answers; it is to be asked again after each answer and after each new
   member of the group at *every* epoch from the answer's to K's: ``since <= answer.epoch <= K.epoch``. What counts must
   meet K's needs, not the plan's. To compare the final groups is not enough: a node may have left, lost its rows and
   come back.
-- **Reads of another time.** What a read was told before the range last changed hands counts no more: it is asked again.
+- **Reads of another time.** What a read got before the range last changed hands counts no more: it is asked again.
   Membership alone would not do. Where a group shrinks, a member that stays is given what a quorum of the others knew;
   alone it is a quorum from then on, and an answer that it gave before may miss a write that was done.
 - **Answers from the future.** An answer of an epoch above K's counts when that epoch is known, not before.
@@ -33,9 +33,11 @@ from enum import StrEnum
 from ringlog.kernel.history import contradicts
 from ringlog.kernel.operations.gates import quorum
 from ringlog.kernel.operations.moving import write_groups
+from ringlog.kernel.ownership.strategies import TABLETS
 from ringlog.kernel.state import ClusterState, Replica
 from ringlog.kernel.tablets.groups import serving
 from ringlog.kernel.values import Epoch, NodeId, Token
+from ringlog.wire.cells import Key
 
 
 class Level(StrEnum):
@@ -61,7 +63,7 @@ _NUMBER = {Level.ONE: 1, Level.TWO: 2, Level.THREE: 3}
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ClientRequest:
     """What a client wants. ``datacenter``: the coordinator's own, which LOCAL_QUORUM is about.
 
     ``table``: its bare name; it says who serves the token where the keyspace is in tablets.
@@ -75,8 +77,14 @@ class Request:
     table: str = ""
 
 
+def request_of(key: Key, access: Access, level: Level, datacenter: str) -> ClientRequest:
+    """The request of a register: where it is in tablets its keyspace names the table, too (``keyspace.table``)."""
+    keyspace, _, table = key.keyspace.partition(".")
+    return ClientRequest(keyspace, key.token, access, level, datacenter, table)
+
+
 @dataclass(frozen=True, slots=True)
-class Need:
+class AnswersNeeded:
     """``count`` of ``members`` must have answered. ``datacenter``: empty where the group counts as a whole."""
 
     group: str
@@ -86,7 +94,7 @@ class Need:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RequestPlan:
     """Whom to ask, in the order of the ring, and what must be met.
 
     ``epoch``: of the state it was made on, which goes with every message. ``changed``: the epoch that last changed who
@@ -94,11 +102,11 @@ class Plan:
     ``state_id``: of the state it was made on.
     """
 
-    request: Request
+    request: ClientRequest
     epoch: Epoch
     changed: Epoch
     asked: tuple[NodeId, ...]
-    needs: tuple[Need, ...]
+    needs: tuple[AnswersNeeded, ...]
     replicas: tuple[Replica, ...]
     state_id: str = ""
 
@@ -125,7 +133,7 @@ class Satisfied:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class AwaitedAnswers:
     """For answers of ``nodes`` and, if ``epoch`` is above the newest state known, for that state."""
 
     nodes: tuple[NodeId, ...]
@@ -143,32 +151,34 @@ class Replan:
 class Failed:
     """No plan can succeed on this state.
 
-    ``code``: unknown_keyspace, no_replicas, no_local_replicas or too_few_replicas.
+    ``code``: unknown_keyspace, unknown_table, no_tablets, no_replicas, no_local_replicas or too_few_replicas.
     """
 
     code: str
     detail: str
 
 
-Outcome = Satisfied | Waiting | Replan | Failed
+Outcome = Satisfied | AwaitedAnswers | Replan | Failed
 
 
 # ---------------------------------------------------------------------------------------------------- planning
 
 
-def plan(state: ClusterState, request: Request) -> Plan | Failed:
+def plan(state: ClusterState, request: ClientRequest) -> RequestPlan | Failed:
     """The plan of a request on ``state``."""
     if request.keyspace not in state.keyspaces:
         return Failed("unknown_keyspace", f"epoch {state.epoch} has no keyspace {request.keyspace}")
     served = serving(state, request.keyspace, request.table, request.token)
     if served is None:
-        return Failed("no_replicas", f"nobody serves {request.keyspace} at epoch {state.epoch}")
+        strategy = state.keyspaces[request.keyspace].replication.strategy
+        tables = "; its tables are in tablets: name one" if strategy == TABLETS else ""
+        return Failed("no_replicas", f"nobody serves {request.keyspace} at epoch {state.epoch}{tables}")
     live, moving = served
     if request.access is Access.READ:
         replicas, groups = live.read, {"readers": tuple(replica.node for replica in live.read)}
     else:
         replicas, groups = live.write, write_groups(tuple(replica.node for replica in live.write), moving)
-    needs: list[Need] = []
+    needs: list[AnswersNeeded] = []
     for name, members in groups.items():
         if members:
             found = _needs(state, request, name, members)
@@ -180,20 +190,22 @@ def plan(state: ClusterState, request: Request) -> Plan | Failed:
     useful = {node for need in needs for node in need.members}
     local = request.level is Level.LOCAL_QUORUM and request.access is Access.READ
     asked = tuple(replica.node for replica in replicas if replica.node in useful or not local)
-    return Plan(request, state.epoch, live.changed, asked, tuple(needs), replicas, state.state_id)
+    return RequestPlan(request, state.epoch, live.changed, asked, tuple(needs), replicas, state.state_id)
 
 
-def _needs(state: ClusterState, request: Request, group: str, members: tuple[NodeId, ...]) -> tuple[Need, ...] | Failed:
+def _needs(
+    state: ClusterState, request: ClientRequest, group: str, members: tuple[NodeId, ...]
+) -> tuple[AnswersNeeded, ...] | Failed:
     """What the level asks of one group."""
     level = request.level
     if level in _NUMBER:
         if len(members) < _NUMBER[level]:
             return Failed("too_few_replicas", f"{level} of {len(members)} replicas at epoch {state.epoch}")
-        return (Need(group, "", members, _NUMBER[level]),)
+        return (AnswersNeeded(group, "", members, _NUMBER[level]),)
     if level is Level.ALL:
-        return (Need(group, "", members, len(members)),)
+        return (AnswersNeeded(group, "", members, len(members)),)
     if level is Level.QUORUM:
-        return (Need(group, "", members, quorum(len(members))),)
+        return (AnswersNeeded(group, "", members, quorum(len(members))),)
     local: dict[str, list[NodeId]] = {}
     for node in members:
         local.setdefault(state.nodes[node].datacenter, []).append(node)
@@ -201,19 +213,19 @@ def _needs(state: ClusterState, request: Request, group: str, members: tuple[Nod
         if request.datacenter not in local:
             return Failed("no_local_replicas", f"no replica in {request.datacenter} at epoch {state.epoch}")
         local = {request.datacenter: local[request.datacenter]}
-    return tuple(Need(group, name, tuple(some), quorum(len(some))) for name, some in sorted(local.items()))
+    return tuple(AnswersNeeded(group, name, tuple(some), quorum(len(some))) for name, some in sorted(local.items()))
 
 
 # ---------------------------------------------------------------------------------------------------- counting
 
 
-def count(made: Plan, answers: Iterable[Answer], newest: ClusterState) -> Outcome:
+def count(made: RequestPlan, answers: Iterable[Answer], newest: ClusterState) -> Outcome:
     """What the answers to ``made`` are worth; ``newest``: the newest state that the coordinator knows.
 
     Several answers of one node may be given. Those of an earlier plan that are kept are given again.
     """
     answers = tuple(answers)
-    now = plan(newest, made.request)
+    now = as_of(made, newest)
     if isinstance(now, Failed):
         return now
     good = tuple(answer for answer in answers if counts(now, answer))
@@ -223,10 +235,15 @@ def count(made: Plan, answers: Iterable[Answer], newest: ClusterState) -> Outcom
     ahead = max((answer.epoch for answer in answers), default=0)
     silent = set(made.asked).difference(answer.node for answer in answers)
     if ahead > newest.epoch:
-        return Waiting(tuple(sorted(silent)), ahead)
+        return AwaitedAnswers(tuple(sorted(silent)), ahead)
     if met(now.needs, counted | silent):
-        return Waiting(tuple(sorted(silent)), newest.epoch)
+        return AwaitedAnswers(tuple(sorted(silent)), newest.epoch)
     return Replan(good)
+
+
+def as_of(made: RequestPlan, newest: ClusterState) -> RequestPlan | Failed:
+    """The plan of the same request on ``newest``."""
+    return made if (made.epoch, made.state_id) == (newest.epoch, newest.state_id) else plan(newest, made.request)
 
 
 def is_of_this_log(answer: Answer, newest: ClusterState) -> bool:
@@ -237,10 +254,10 @@ def is_of_this_log(answer: Answer, newest: ClusterState) -> bool:
     return bool(answer.refused) or not contradicts(newest, answer.epoch, answer.state_id)
 
 
-def counts(now: Plan, answer: Answer) -> bool:
+def counts(now: RequestPlan, answer: Answer) -> bool:
     """True if the answer's node has been a member at every epoch from the answer's to the plan's.
 
-    What a read was told must be of the group as it is now.
+    What a read got must be of the group as it is now.
     """
     if answer.refused or answer.epoch > now.epoch:
         return False
@@ -249,7 +266,7 @@ def counts(now: Plan, answer: Answer) -> bool:
     return any(replica.node == answer.node and replica.since <= answer.epoch for replica in now.replicas)
 
 
-def met(needs: Iterable[Need], nodes: set[NodeId]) -> bool:
+def met(needs: Iterable[AnswersNeeded], nodes: set[NodeId]) -> bool:
     """True if the nodes are enough for every need."""
     return all(len(nodes.intersection(need.members)) >= need.count for need in needs)
 
@@ -262,7 +279,7 @@ _REPAIRED: Mapping[Level, Level] = {
 }
 
 
-def repair(read: Plan, holders: Iterable[Answer], newest: ClusterState) -> Plan | Failed | None:
+def repair(read: RequestPlan, holders: Iterable[Answer], newest: ClusterState) -> RequestPlan | Failed | None:
     """The write that must succeed before the newest cell of a read is given away; None if none is needed.
 
     ``holders``: the counted answers of those who had that cell. Levels below a quorum repair nothing.

@@ -12,12 +12,14 @@ from typing import TypeVar
 
 from ringlog.client.errors import NotFounded
 from ringlog.kernel.state import ClusterState
+from ringlog.log.beginning import Beginning
+from ringlog.log.following import Follower, Halt, Subscription
 from ringlog.log.identity import Memory
-from ringlog.log.opening import open_metadata
+from ringlog.log.opening import beginning_of, open_metadata
 from ringlog.log.port import MetadataLog
 from ringlog.log.reading import SILENCE_S
 from ringlog.log.replay import Tell, catch_up, say
-from ringlog.log.replica import Follower, Halt, Replica, Subscription
+from ringlog.log.replica import LogReplica
 
 TIMEOUT_S = 30.0
 T = TypeVar("T")
@@ -26,8 +28,8 @@ T = TypeVar("T")
 class MetadataWatch:
     """Follows one cluster's metadata. Safe from threads; use it as a context, or ``start`` and ``close`` it.
 
-    ``cluster_id`` and ``record``: see ``Replica``. ``tell``: hears of a long replay. ``metadata``: another log than
-    Kafka's, which the watch then closes.
+    ``cluster_id`` and ``record``: see ``LogReplica``. ``tell``: hears of a long replay. ``metadata``: another log than
+    Kafka's, which the watch then closes. ``beginning``: where it begins; on Kafka, with the newest snapshot.
     """
 
     def __init__(
@@ -39,13 +41,16 @@ class MetadataWatch:
         record: Path | Memory | None = None,
         tell: Tell = say,
         metadata: MetadataLog | None = None,
+        beginning: Beginning | None = None,
     ) -> None:
+        if beginning is None and metadata is None:
+            beginning = beginning_of(bootstrap_servers, cluster)
         self._log = metadata if metadata is not None else open_metadata(bootstrap_servers, cluster, "watch")
         self._tell = tell
-        self.replica = Replica(self._log, cluster_id=cluster_id, record=record)
+        self.replica = LogReplica(self._log, cluster_id=cluster_id, record=record, beginning=beginning)
 
     def start(self, silence_s: float = SILENCE_S) -> MetadataWatch:
-        """Replay the log to its present end, however long that takes.
+        """Begin, and replay the log to its present end, however long that takes.
 
         Raises LogUnavailable when nothing comes for ``silence_s``, NotFounded, TopicMissing, TopicMisconfigured, other
         LogErrors.

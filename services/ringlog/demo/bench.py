@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ringlog.client.client import Client
 from ringlog.client.results import AppliedResult
 from ringlog.kernel.commands.cluster import Noop
-from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, Unreadable
+from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, UnreadableEntry
 from ringlog.kernel.state import ClusterState
 
 COMMITS = 500
@@ -52,7 +52,7 @@ class OtherCommits:
         self._taken: list[float] = []
 
     def __call__(
-        self, _before: ClusterState, _after: ClusterState, item: Entry | Unreadable, outcome: Outcome, _offset: int
+        self, _before: ClusterState, _after: ClusterState, item: Entry | UnreadableEntry, outcome: Outcome, _offset: int
     ) -> None:
         """One folded record; called in the replica's thread."""
         if outcome.kind is OutcomeKind.APPLIED and isinstance(item, Entry) and item.submitter != self._except_of:

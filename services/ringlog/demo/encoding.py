@@ -29,7 +29,7 @@ class HasCell(Protocol):
     def encoded(self) -> bytes: ...
 
 
-class Row(Protocol):
+class FlightRow(Protocol):
     """What ``ringlog.demo.flights.Flight`` has."""
 
     @property
@@ -40,7 +40,9 @@ class Row(Protocol):
     def fields(self) -> Iterable[HasCell]: ...
 
 
-def mutation_of(row: Row, keyspace: str, table: str, cluster_id: str, mutation_id: str, timestamp_us: int) -> Mutation:
+def mutation_of(
+    row: FlightRow, keyspace: str, table: str, cluster_id: str, mutation_id: str, timestamp_us: int
+) -> Mutation:
     """A flight as an INSERT of the whole row."""
     return Mutation(
         mutation_id=mutation_id,
@@ -66,7 +68,7 @@ class Encoder:
         self._between = _SOME + uuid.UUID(cluster_id).bytes + _sized(keyspace.encode()) + _sized(table.encode())
         self._after = _NULL + _long(operations.index(INSERT))
 
-    def encode(self, row: Row, mutation_id: bytes, timestamp_us: int) -> bytes:
+    def encode(self, row: FlightRow, mutation_id: bytes, timestamp_us: int) -> bytes:
         """The bytes of ``mutation_of``; ``mutation_id``: 16 bytes."""
         cells = [field.encoded for field in row.fields]
         first, second = row.clustering_key

@@ -5,6 +5,8 @@ departure in UTC (``time_hour`` plus ``minute``) and the flight number; together
 unique, and checked to be. 2,512 flights have no tail number: they are written too and must come out as dead
 letters, ``null_partition_key``.
 
+Every tenth flight that has a tail number is written to ``fleet.by_plane``, too: the same table, cut into tablets.
+
 The package's own module needs a part of setuptools that is gone, so its CSV is read directly. A column in which
 values are missing holds floats, as any data frame would have it, and a missing one (NaN) is a null.
 """
@@ -23,11 +25,14 @@ from ringlog.demo.encoding import encoded_cell
 from ringlog.kernel.commands.schema import CreateTable
 from ringlog.kernel.ring.partition_key import compose
 from ringlog.kernel.schema.types import serialize
-from ringlog.kernel.values import CdcOptions, Column
+from ringlog.kernel.values import CdcOptions, Column, TabletOptions
 from ringlog.wire.records import Cell
 
 KEYSPACE = "flights"
+FLEET = "fleet"
 TABLE = "by_plane"
+COPIED_EVERY = 10
+TABLETS = 8
 FLIGHTS_TOTAL = 336_776
 FLIGHTS_WITHOUT_TAILNUM = 2_512
 
@@ -68,16 +73,36 @@ class FlightsError(Exception):
     """The data set is not what this demonstration was written for."""
 
 
-def create_table(table_id: str) -> CreateTable:
-    """The command that creates ``flights.by_plane`` with CDC enabled."""
+@dataclass(frozen=True, slots=True)
+class FlightCounts:
+    """Of a load: flights, those of them without a tail number, and those that are written to ``fleet``, too."""
+
+    flights: int
+    rejected: int
+    copies: int
+
+    @property
+    def written(self) -> int:
+        """Rows that come out of Spark."""
+        return self.flights - self.rejected + self.copies
+
+    @property
+    def mutations(self) -> int:
+        """What is sent."""
+        return self.flights + self.copies
+
+
+def create_table(keyspace: str, table_id: str) -> CreateTable:
+    """The command that creates the table with CDC enabled; in ``fleet`` it has ``TABLETS`` tablets for ever."""
     return CreateTable(
-        keyspace=KEYSPACE,
+        keyspace=keyspace,
         name=TABLE,
         id=table_id,
         columns=(*_KEY_COLUMNS, *DATA_COLUMNS),
         partition_key=("tailnum",),
         clustering_key=("sched_dep", "flight"),
         cdc=CdcOptions(enabled=True),
+        tablets=TabletOptions(TABLETS, min_count=TABLETS, max_count=TABLETS) if keyspace == FLEET else None,
     )
 
 
@@ -92,12 +117,18 @@ def load(limit: int | None = None) -> list[Flight]:
     return flights
 
 
-def count(limit: int | None = None) -> tuple[int, int]:
-    """(flights, those of them without a tail number) of what ``load`` gives, without making them."""
+def is_copied(place: int, has_tail_number: bool) -> bool:
+    """True for a flight, by its place in the load, that is written to ``fleet``, too."""
+    return has_tail_number and place % COPIED_EVERY == 0
+
+
+def count(limit: int | None = None) -> FlightCounts:
+    """What ``load`` gives, without making it."""
     names, rows = _rows(limit)
     tailnum = names.index("tailnum")
     missing = [_null(row[tailnum]) for row in rows]
-    return len(missing), sum(missing)
+    copies = sum(is_copied(place, not one) for place, one in enumerate(missing))
+    return FlightCounts(len(missing), sum(missing), copies)
 
 
 def _rows(limit: int | None) -> tuple[list[str], Iterator[list[str]]]:

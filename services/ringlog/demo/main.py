@@ -11,13 +11,12 @@ from rich.console import Console
 
 from ringlog.audit.topics import AuditError
 from ringlog.audit.verify import Expected, audit
-from ringlog.demo.flights import count
 from ringlog.demo.processes import processes
-from ringlog.demo.run import Demo, DemoFailed, Options, write_figures
+from ringlog.demo.run import Demo, DemoFailed, DemoOptions, write_figures
 from ringlog.demo.summary import show_audit, show_summary
 from ringlog.log.errors import LogError
 from ringlog.private import private_folder, private_process
-from ringlog.runtime.context import Context
+from ringlog.runtime.context import ClusterContext
 from ringlog.runtime.kafka_config import VARIABLE
 from ringlog.stack.commands import Stack
 from ringlog.stack.errors import StackError
@@ -33,9 +32,9 @@ def run_demo(flights: int | None, data: Path, keep: bool, console: Console) -> i
     try:
         _empty(data)
         with processes(data / "logs") as group:
-            run = Demo(Options(flights, data), console, group)
+            run = Demo(DemoOptions(flights, data), console, group)
             context = run.run()
-            sound = _audit(run, context, flights, console)
+            sound = _audit(run, context, console)
         write_figures(run.figures, data / "figures.json")
         console.print("\n[bold]9. Summary[/bold]")
         show_summary(console, run.figures, _next(data) if keep else [])
@@ -63,10 +62,10 @@ def _empty(data: Path) -> None:
     (data / MARKER).touch()
 
 
-def _audit(run: Demo, context: Context, flights: int | None, console: Console) -> bool:
+def _audit(run: Demo, context: ClusterContext, console: Console) -> bool:
     run.screen.step("8. Audit: mutations against CDC rows, with the Cassandra driver's hash and a plain loop")
-    sent, rejected = count(flights)
-    expected = Expected(written=sent - rejected, rejected=rejected, generations=2)
+    counts = run.counts
+    expected = Expected(written=counts.written, rejected=counts.rejected, generations=2)
     report = audit(context.bootstrap, context.cluster, expected, run.screen.say)
     show_audit(console, report)
     return report.ok

@@ -1,7 +1,8 @@
 """The demo's load: every flight as a mutation, in order, without ever stopping.
 
 Pace: the first 40 % as fast as the broker takes them; then slowly, ever more slowly towards 79 %, until the
-metadata log shows a new CDC generation that has begun to operate; then the rest at full speed. So a fifth or more
+metadata log shows a new CDC generation that has begun to operate and tablets spread over all nodes; then the rest at
+full speed. So a fifth or more
 of the rows lies on each side of the switch, and nothing here waits for a span of time: the pace follows conditions.
 
 Run as a process of its own (``python -m ringlog.demo.producer``); it prints one JSON line whenever something changed.
@@ -15,13 +16,15 @@ import sys
 import threading
 import time
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from confluent_kafka import KafkaError, Message, Producer
 
 from ringlog.client.watch import MetadataWatch
 from ringlog.demo.encoding import Encoder
-from ringlog.demo.flights import KEYSPACE, TABLE, Flight, load
+from ringlog.demo.flights import FLEET, KEYSPACE, TABLE, Flight, is_copied, load
+from ringlog.demo.tablets import is_spread
 from ringlog.kernel.state import ClusterState
 from ringlog.log.topics import topic_name
 from ringlog.runtime.kafka_config import connection
@@ -36,7 +39,7 @@ REPORT_S = 0.5
 
 
 @dataclass(slots=True)
-class Progress:
+class ProducerProgress:
     """Counts of the run: ``sent`` to the client library, ``acknowledged`` by the broker."""
 
     total: int
@@ -45,11 +48,17 @@ class Progress:
     failed: str = ""
 
     def delivered(self, error: KafkaError | None, message: Message) -> None:
-        """Delivery report of one record."""
+        """Delivery report of a flight."""
+        self.copied(error, message)
+        self.acknowledged += error is None
+
+    def copied(self, error: KafkaError | None, message: Message) -> None:
+        """Delivery report of a flight that is written to the table in tablets, too."""
         if error is not None:
             self.failed = f"{message.topic()}: {error}"
-        else:
-            self.acknowledged += 1
+
+
+Delivered = Callable[[KafkaError | None, Message], None]
 
 
 class Load:
@@ -58,9 +67,10 @@ class Load:
     def __init__(self, bootstrap: str, cluster: str, cluster_id: str, flights: list[Flight]) -> None:
         self._topic = topic_name(cluster, "mutations")
         self._encoder = Encoder(KEYSPACE, TABLE, cluster_id)
+        self._copies = Encoder(FLEET, TABLE, cluster_id)
         self._flights = flights
         self._next = 0
-        self.progress = Progress(len(flights))
+        self.progress = ProducerProgress(len(flights))
         self._producer = Producer(
             {
                 **connection(bootstrap),
@@ -74,17 +84,23 @@ class Load:
 
     def send(self, count: int) -> None:
         """Send the next ``count`` flights, stamped now."""
-        for flight in self._flights[self._next : self._next + count]:
+        chosen = self._flights[self._next : self._next + count]
+        for flight in chosen:
             value = self._encoder.encode(flight, uuid.uuid4().bytes, time.time_ns() // 1000)
-            self._produce(mutation_key(KEYSPACE, TABLE, flight.composed_key), value)
+            self._produce(mutation_key(KEYSPACE, TABLE, flight.composed_key), value, self.progress.delivered)
+        # Together, behind the flights: the job reads mutations of one table at a time most quickly.
+        for place, flight in enumerate(chosen, self._next):
+            if is_copied(place, flight.partition_key is not None):
+                value = self._copies.encode(flight, uuid.uuid4().bytes, time.time_ns() // 1000)
+                self._produce(mutation_key(FLEET, TABLE, flight.composed_key), value, self.progress.copied)
         self._next = min(self._next + count, len(self._flights))
         self.progress.sent = self._next
         self._producer.poll(0)
 
-    def _produce(self, key: bytes, value: bytes) -> None:
+    def _produce(self, key: bytes, value: bytes, delivered: Delivered) -> None:
         while True:
             try:
-                self._producer.produce(self._topic, value, key=key, on_delivery=self.progress.delivered)
+                self._producer.produce(self._topic, value, key=key, on_delivery=delivered)
                 return
             except BufferError:
                 self._producer.poll(0.1)
@@ -109,7 +125,7 @@ def run(bootstrap: str, cluster: str, flights: list[Flight]) -> int:
     """Produce all flights; 0 when the broker has acknowledged every one."""
     with MetadataWatch(bootstrap, cluster) as watch:
         state = watch.read_barrier()
-        first = len(state.generations)
+        first, nodes = len(state.generations), len(state.nodes)
         load_ = Load(bootstrap, cluster, state.cluster_id, flights)
         total = len(flights)
         done = threading.Event()
@@ -121,7 +137,7 @@ def run(bootstrap: str, cluster: str, flights: list[Flight]) -> int:
         load_.finish()  # the join is asked for when the broker has these
         _say("slow", load_.progress)
         due = 0.0
-        while not _switched(watch.state, first) and not load_.progress.failed:
+        while not (_switched(watch.state, first) and is_spread(watch.state, nodes + 1)) and not load_.progress.failed:
             due += slow_pace(load_.progress.sent, total)
             load_.send(int(due))
             due -= int(due)
@@ -141,7 +157,7 @@ def _switched(state: ClusterState, before: int) -> bool:
     return len(state.generations) > before and state.generations[-1].timestamp <= time.time_ns() // 1000
 
 
-def _report(progress: Progress, done: threading.Event) -> None:
+def _report(progress: ProducerProgress, done: threading.Event) -> None:
     last = -1
     while not done.wait(REPORT_S):
         if progress.acknowledged != last:
@@ -149,7 +165,7 @@ def _report(progress: Progress, done: threading.Event) -> None:
             _say("sending", progress)
 
 
-def _say(phase: str, progress: Progress) -> None:
+def _say(phase: str, progress: ProducerProgress) -> None:
     line = {
         "phase": phase,
         "sent": progress.sent,

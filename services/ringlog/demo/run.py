@@ -1,9 +1,9 @@
 """``ringlog demo``: the whole system once, from an empty machine to an audited CDC log, with a node joining in the
 middle.
 
-Order: stack, founding, agents, three nodes, keyspace and table, commit latency, Spark, the load; at 40 % of the
-load a fourth node joins; when all rows have come out of Spark the audit runs. Every step waits for a condition and
-says which one.
+Order: stack, founding, agents, three nodes, keyspaces and tables, commit latency, Spark, the load; at 40 % of the
+load a fourth node joins, and the balancer gives it tablets; when all rows have come out of Spark the audit runs. Every
+step waits for a condition and says which one.
 """
 
 from __future__ import annotations
@@ -23,17 +23,18 @@ from ringlog.client.client import Client
 from ringlog.client.founding import found_cluster
 from ringlog.client.results import AppliedResult, describe
 from ringlog.demo.bench import Latency, OtherCommits, noop_commits
-from ringlog.demo.flights import FLIGHTS_TOTAL, KEYSPACE, TABLE, create_table
+from ringlog.demo.flights import FLEET, FLIGHTS_TOTAL, KEYSPACE, TABLE, TABLETS, FlightCounts, count, create_table
 from ringlog.demo.observe import CdcProgress, LoadProgress
 from ringlog.demo.processes import Processes, ProcessFailed, Running
-from ringlog.demo.screen import Picture, Screen, stage_lines
-from ringlog.demo.summary import Figures
+from ringlog.demo.screen import Screen, ScreenPicture, stage_lines
+from ringlog.demo.summary import DemoFigures
+from ringlog.demo.tablets import is_spread, rests, tablets_by_node
 from ringlog.kernel.commands.keyspaces import CreateKeyspace
 from ringlog.kernel.operations.stages import COMMIT_CDC_GENERATION, is_ended
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Replication
 from ringlog.protocol.roles import ROLES
-from ringlog.runtime.context import Context, remember
+from ringlog.runtime.context import ClusterContext, remember
 from ringlog.runtime.draw import SystemDraw, draw_uuid
 from ringlog.stack.commands import Stack
 from ringlog.stack.report import StackInfo
@@ -56,7 +57,7 @@ class DemoFailed(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class DemoOptions:
     """``flights``: how many, None for all. ``data``: the demo's own folder, emptied at the start."""
 
     flights: int | None
@@ -71,18 +72,19 @@ class Options:
 class Demo:
     """One run. ``figures`` fills up on the way."""
 
-    def __init__(self, options: Options, console: Console, processes: Processes) -> None:
+    def __init__(self, options: DemoOptions, console: Console, processes: Processes) -> None:
         self.options = options
         self.screen = Screen(console)
-        self.figures = Figures(data=str(options.data))
+        self.figures = DemoFigures(data=str(options.data))
         self._processes = processes
         self.commits = OtherCommits(SUBMITTER)
+        self.counts = FlightCounts(0, 0, 0)
         self._begun = time.monotonic()
 
-    def run(self) -> Context:
+    def run(self) -> ClusterContext:
         """All steps up to the audit (which the caller runs); raises DemoFailed."""
         stack = self._stack()
-        context = Context(stack.bootstrap_servers, CLUSTER, stack.redis_url)
+        context = ClusterContext(stack.bootstrap_servers, CLUSTER, stack.redis_url)
         remember(replace(context, cluster_id=self._found(context)))
         self._agents(context)
         with Client(context.bootstrap, context.cluster, SUBMITTER) as client:
@@ -102,13 +104,13 @@ class Demo:
         self.screen.say(f"broker {info.bootstrap_servers}, Redis at its socket, data in {info.data_dir}")
         return info
 
-    def _found(self, context: Context) -> str:
+    def _found(self, context: ClusterContext) -> str:
         self.screen.step("2. Found the cluster")
         founding = found_cluster(context.bootstrap, context.cluster)
         self.screen.say(f"cluster {founding.name}, id {founding.cluster_id}; its topics are made and checked")
         return founding.cluster_id
 
-    def _agents(self, context: Context) -> None:
+    def _agents(self, context: ClusterContext) -> None:
         self.screen.step("3. An agent of each role, one process each")
         self._command(context, "agents", ["agents"])
         seen: set[str] = set()
@@ -124,7 +126,7 @@ class Demo:
 
             self._until("the agents to catch up", STEP_S, caught_up)
 
-    def _nodes(self, context: Context, client: Client) -> None:
+    def _nodes(self, context: ClusterContext, client: Client) -> None:
         self.screen.step("4. Three nodes register and join, one after the other")
         for name in NODES:
             self._node(context, name)
@@ -141,12 +143,14 @@ class Demo:
         self._until("three nodes to be normal", STEP_S, all_normal)
 
     def _schema(self, client: Client) -> None:
-        self.screen.step("5. A keyspace and a table with CDC")
-        for command in (CreateKeyspace(KEYSPACE, Replication("simple", FACTOR)), create_table(draw_uuid(SystemDraw()))):
-            answer = client.submit(command)
-            if not isinstance(answer, AppliedResult):
-                raise DemoFailed(f"{type(command).__name__}: {describe(answer)}")
-        self.screen.say(f"{KEYSPACE}.{TABLE}, replication factor {FACTOR}, epoch {client.state.epoch}")
+        self.screen.step("5. Two tables with CDC, one on the ring of tokens, one in tablets")
+        for keyspace, strategy, how in ((KEYSPACE, "simple", "the ring"), (FLEET, "tablets", f"{TABLETS} tablets")):
+            table = create_table(keyspace, draw_uuid(SystemDraw()))
+            for command in (CreateKeyspace(keyspace, Replication(strategy, FACTOR)), table):
+                answer = client.submit(command)
+                if not isinstance(answer, AppliedResult):
+                    raise DemoFailed(f"{type(command).__name__}: {describe(answer)}")
+            self.screen.say(f"{keyspace}.{TABLE}, {how}, replication factor {FACTOR}, epoch {client.state.epoch}")
 
     def _latency(self, client: Client) -> Latency:
         self.screen.step("6. Commit latency: 500 Noops, one after the other")
@@ -154,8 +158,9 @@ class Demo:
         self.screen.say(f"p50 {latency.p50_ms} ms, p99 {latency.p99_ms} ms until folded here")
         return latency
 
-    def _load(self, context: Context, client: Client) -> None:
+    def _load(self, context: ClusterContext, client: Client) -> None:
         self.screen.step("7. Flights through Kafka and Spark, and a fourth node in the middle of them")
+        self.counts = count(self.options.flights)
         checkpoint = self.options.data / "checkpoint"
         batch = max(200, self.options.total // BATCHES_PER_LOAD)
         self._command(
@@ -181,6 +186,9 @@ class Demo:
             acks.close()
         self._check_batches()
         self._check_nodes(client)
+        self.figures.tablets_on_nodes = tablets_by_node(client.state)
+        shares = ", ".join(f"{name} {held}" for name, held in sorted(self.figures.tablets_on_nodes.items()))
+        self.screen.say(f"replicas of tablets on the nodes: {shares}")
 
     def _check_batches(self) -> None:
         """The switch lies in the middle.
@@ -198,9 +206,11 @@ class Demo:
         with httpx.Client(timeout=10) as http:
 
             def at_end() -> bool:
-                found = [http.get(f"http://{node.address}/v1/status").json() for node in client.state.nodes.values()]
+                before = client.state
+                found = [http.get(f"http://{node.address}/v1/status").json() for node in before.nodes.values()]
                 self.figures.rows_on_nodes = {status["name"]: status["rows"] for status in found}
-                return all(sum(status["positions"].values()) == self.options.total for status in found)
+                is_quiet = rests(before) and client.read_barrier().tablets is before.tablets
+                return is_quiet and all(sum(status["positions"].values()) == self.counts.mutations for status in found)
 
             self._until("the nodes to read the mutations to their end", STEP_S, at_end)
         held, wanted = sum(self.figures.rows_on_nodes.values()), FACTOR * self.figures.rows
@@ -211,11 +221,11 @@ class Demo:
 
     # -------------------------------------------------------------------------------------------- helpers
 
-    def _node(self, context: Context, name: str) -> Running:
+    def _node(self, context: ClusterContext, name: str) -> Running:
         data = str(self.options.data / "nodes")
         return self._command(context, f"node-{name}", ["node", "run", name, "--data", data, "--join"])
 
-    def _command(self, context: Context, name: str, arguments: list[str]) -> Running:
+    def _command(self, context: ClusterContext, name: str, arguments: list[str]) -> Running:
         environment = {
             "RINGLOG_BOOTSTRAP_SERVERS": context.bootstrap,
             "RINGLOG_CLUSTER": context.cluster,
@@ -247,8 +257,8 @@ class Watching:
 
     def __init__(self, demo: Demo, client: Client, load: LoadProgress, cdc: CdcProgress, acks: AcksReader) -> None:
         self._demo, self._client, self._load, self._cdc, self._acks = demo, client, load, cdc, acks
-        self._picture = Picture(total=demo.options.total)
-        self._joined = False
+        self._picture = ScreenPicture(total=demo.options.total, mutations=demo.counts.mutations)
+        self._joined = self._spread = False
         self._stages = 0
         self._first_row: float | None = None
 
@@ -284,9 +294,13 @@ class Watching:
             )
             join()
         self._stage_news(state)
-        through = picture.written + picture.rejected >= picture.total
+        through = picture.written + picture.rejected >= picture.mutations
         operation = state.operations.get(picture.operation)
-        return through and self._load.phase == "done" and operation is not None and is_ended(operation)
+        joined = operation is not None and is_ended(operation)
+        if joined and not self._spread and is_spread(state, len(NODES) + 1):
+            self._spread = True
+            self._demo.screen.say(f"the balancer has given {JOINER} its share of the tablets, at epoch {state.epoch}")
+        return through and self._load.phase == "done" and joined and self._spread
 
     def _stage_news(self, state: ClusterState) -> None:
         joiner = state.node_names.get(JOINER)
@@ -316,6 +330,6 @@ def _agent_line(agent: AgentView) -> str:
     return f"{agent.role}: term {agent.term}, epoch {agent.epoch}, caught up"
 
 
-def write_figures(figures: Figures, path: Path) -> None:
+def write_figures(figures: DemoFigures, path: Path) -> None:
     """Keep the figures beside the data."""
     path.write_text(json.dumps(figures.as_json(), indent=2) + "\n", encoding="utf-8")

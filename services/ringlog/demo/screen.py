@@ -12,6 +12,7 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
+from ringlog.kernel.operations.node_states import node_statuses
 from ringlog.kernel.operations.stages import JOIN_STAGES, is_ended
 from ringlog.kernel.state import ClusterState, Operation
 
@@ -19,10 +20,12 @@ REFRESH_PER_SECOND = 4
 
 
 @dataclass(slots=True)
-class Picture:
+class ScreenPicture:
     """All that is on the screen at one moment."""
 
     total: int = 0
+    """Flights; ``mutations``: what is sent of them to all tables."""
+    mutations: int = 0
     sent: int = 0
     phase: str = ""
     written: int = 0
@@ -51,7 +54,7 @@ class Screen:
         self.console.print(f"[dim]{time.monotonic() - self._begun:6.1f} s[/dim]  {text}")
 
     @contextmanager
-    def live(self, picture: Picture) -> Iterator[Callable[[], None]]:
+    def live(self, picture: ScreenPicture) -> Iterator[Callable[[], None]]:
         """Show ``picture``; the caller changes it and calls what this gives."""
         if not self.console.is_terminal:
             yield lambda: None
@@ -60,19 +63,19 @@ class Screen:
             yield lambda: live.update(draw(picture))
 
 
-def draw(picture: Picture) -> Group:
+def draw(picture: ScreenPicture) -> Group:
     """The picture as something rich can print."""
     return Group(_flow(picture), _nodes(picture), _operation(picture))
 
 
-def _flow(picture: Picture) -> Table:
+def _flow(picture: ScreenPicture) -> Table:
     table = Table(show_header=False, box=None, padding=(0, 2))
     done = picture.written + picture.rejected
     table.add_row(
         "flights sent", _bar(picture.sent, picture.total), f"{picture.sent:,} of {picture.total:,}", picture.phase
     )
     note = f"batch {picture.batches}" + (f", waits for {picture.held}" if picture.held else "")
-    table.add_row("through Spark", _bar(done, picture.total), f"{done:,}", note)
+    table.add_row("through Spark", _bar(done, picture.mutations), f"{done:,}", note)
     generations = picture.state.generations
     if generations:
         now = time.time_ns() // 1000
@@ -85,17 +88,18 @@ def _bar(done: int, total: int) -> ProgressBar:
     return ProgressBar(total=max(total, 1), completed=done, width=36)
 
 
-def _nodes(picture: Picture) -> Table:
+def _nodes(picture: ScreenPicture) -> Table:
     table = Table(title=None, box=None, padding=(0, 2))
     for heading in ("node", "state", "tokens", "acknowledged", "rows"):
         table.add_column(heading, justify="left" if heading in ("node", "state") else "right")
+    statuses = node_statuses(picture.state)
     for node in sorted(picture.state.nodes.values(), key=lambda n: n.name):
         epoch, rows = picture.nodes.get(node.name, (0, 0))
-        table.add_row(node.name, node.state, str(len(node.tokens)), f"epoch {epoch}", f"{rows:,}")
+        table.add_row(node.name, statuses[node.id].state, str(len(node.tokens)), f"epoch {epoch}", f"{rows:,}")
     return table
 
 
-def _operation(picture: Picture) -> Table:
+def _operation(picture: ScreenPicture) -> Table:
     table = Table(box=None, padding=(0, 2), show_header=False)
     operation = picture.state.operations.get(picture.operation)
     if operation is None:

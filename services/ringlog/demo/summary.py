@@ -8,12 +8,12 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from ringlog.audit.report import Report
+from ringlog.audit.report import AuditReport
 from ringlog.demo.bench import Latency
 
 
 @dataclass(slots=True)
-class Figures:
+class DemoFigures:
     """What a run measured; seconds and rows are of this machine and this run."""
 
     data: str
@@ -24,6 +24,7 @@ class Figures:
     batches: int = 0
     batches_by_generation: dict[int, int] = field(default_factory=dict)
     rows_on_nodes: dict[str, int] = field(default_factory=dict)
+    tablets_on_nodes: dict[str, int] = field(default_factory=dict)
     rows_per_second: float = 0.0
     held_s: float = 0.0
     switch_s: float = 0.0
@@ -35,7 +36,7 @@ class Figures:
         return asdict(self)
 
 
-def show_audit(console: Console, report: Report) -> None:
+def show_audit(console: Console, report: AuditReport) -> None:
     """The audit's lines."""
     for check in report.checks:
         mark = "[green]✓[/green]" if check.ok else "[red]✗[/red]"
@@ -46,7 +47,7 @@ def show_audit(console: Console, report: Report) -> None:
         console.print(f"    generation of {generation['timestamp']}: {generation['rows']:,} rows")
 
 
-def show_summary(console: Console, figures: Figures, commands: list[tuple[str, str]]) -> None:
+def show_summary(console: Console, figures: DemoFigures, commands: list[tuple[str, str]]) -> None:
     """Figures, the data's place, and what to try next."""
     table = Table(show_header=False, box=None, padding=(0, 2))
     for name, latency in (("500 Noop commits", figures.noops), ("the demo's own commits", figures.commits)):

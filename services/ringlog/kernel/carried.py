@@ -15,11 +15,14 @@ broker's own framing.
 tables           columns, whose types are spelled out; and all tables that one entry changes (``AlterType``)
 writers          positions: the generation that closes next records the greatest of all of them
 placements       everybody, under ``entire``: weighed as nodes come, so that no later stage is refused for it
+zones            all partitions that one entry changes, since they are published in one transaction; and how many data
+                 nodes all zones name, which each snapshot carries
 ===============  ====================================================================================================
 
 The rest has bounds of its own that make its records small enough: tokens and features of a node, tokens and words of
-an operation, 4,096 streams in a range, 64 replicas in each of 64 datacenters, twice while they change. So is the key
-of a replication, which stands in every record of a range (``commands.keyspaces``).
+an operation, 4,096 streams in a range, 64 replicas in each of 64 datacenters, twice while they change, 64 nodes in
+each configuration of a partition of a zone, of which it has at most 24, 10,000 data nodes in a zone. So is the key of
+a replication, which stands in every record of a range (``commands.keyspaces``).
 
 No step of an operation in flight, and no close of a generation, makes anything larger than what was weighed when the
 operation was admitted or the position was reported: what has begun is never refused for its size half-way.
@@ -31,17 +34,33 @@ from collections.abc import Iterable
 from typing import Final
 
 from ringlog.kernel.commands.keyspaces import REPLICATION_BYTES_MAX
+from ringlog.kernel.commands.rebalances import (
+    CancelRebalance,
+    FinishCancel,
+    ResetPartitions,
+    RestartReplicas,
+    SwitchStable,
+    TriggerRebalance,
+)
 from ringlog.kernel.commands.schema import AlterTable, CreateTable, DropTable
+from ringlog.kernel.commands.zones import AlterZone, CreateZone
 from ringlog.kernel.outcome import Rejected
 from ringlog.kernel.ownership.strategies import ENTIRE
 from ringlog.kernel.state import ClusterState, Table
 from ringlog.kernel.values import Column, Command
+from ringlog.kernel.zones.model import REPLICAS_MAX, ZoneLink, ZonePartition, ZoneStep, partition_key
 
 CHANGE_BYTES_MAX: Final = 1_500_000
 """The most that one record of a change topic may weigh."""
 
 TABLES_BYTES_MAX: Final = 64_000_000
-"""The most that the records of all tables may weigh that one entry changes: they are told in one transaction."""
+"""The most that the records of all tables may weigh that one entry changes: they are published in one transaction."""
+
+PARTITIONS_BYTES_MAX: Final = 64_000_000
+"""The same of partitions of zones."""
+
+NAMED_NODES_MAX: Final = 1_000_000
+"""The most data nodes that all zones name together."""
 
 _RECORD, _ITEM, _MEMBER, _POSITION = 2_048, 16, 128, 24
 """Bytes for the small fields of a record; for the marks around an item and its flags; for a node in the read and in
@@ -55,6 +74,8 @@ def too_large(before: ClusterState, after: ClusterState, command: Command) -> Re
         return refused
     if after.tables is not before.tables and (refused := _tables(before, after, command)) is not None:
         return refused
+    if after.zones is not before.zones and (refused := _zones(before, after, command)) is not None:
+        return refused
     came = after.nodes is not before.nodes or after.keyspaces is not before.keyspaces
     return _everybody(after) if came or after.operations is not before.operations else None
 
@@ -66,7 +87,7 @@ def _refusal(what: str, size: int, most: int, then: str) -> Rejected | None:
 
 
 def _text(text: str) -> int:
-    """At most so many bytes of UTF-8."""
+    """At most N bytes of UTF-8."""
     return len(text) if text.isascii() else 4 * len(text)
 
 
@@ -77,7 +98,8 @@ def weight_of(table: Table) -> int:
     """Upper bound of the record of a table, with the types as they were declared, which caches have, too."""
     keys = sum(_ITEM + _text(name) for name in (*table.partition_key, *table.clustering_key))
     declared = sum(_ITEM + _text(name) + _text(kind) for name, kind in table.declared)
-    return _RECORD + keys + declared + sum(map(_column, table.columns))
+    stored = sum(_ITEM + _text(name) + _text(place) for name, place in table.stored)
+    return _RECORD + keys + declared + stored + sum(map(_column, table.columns))
 
 
 def _column(column: Column) -> int:
@@ -112,7 +134,7 @@ def _positions(state: ClusterState) -> Rejected | None:
     count = sum([len(writer.positions) for writer in state.writers.values()])
     if _RECORD + _POSITION * count <= CHANGE_BYTES_MAX:
         return None
-    # Positions are kept by ascending partition, so many writers of the same partitions count once.
+    # Positions are kept by ascending partition, thus many writers of the same partitions count once.
     highest = max(writer.positions[-1].partition for writer in state.writers.values() if writer.positions)
     what, then = "positions: the record of the generation that closes next", "name only partitions of the CDC topic"
     return _refusal(what, _RECORD + _POSITION * min(count, highest + 1), CHANGE_BYTES_MAX, then)
@@ -129,5 +151,54 @@ def _everybody(state: ClusterState) -> Rejected | None:
         return None
     members = sum(node.state not in ("none", "left") for node in state.nodes.values())
     what = f"placement: the record of a range with {members:,} members"
-    then = "with so many nodes no keyspace can be on all of them"
+    then = "with that number of nodes no keyspace can be on all of them"
     return _refusal(what, _RECORD + keys + _MEMBER * members, CHANGE_BYTES_MAX, then)
+
+
+# --------------------------------------------------------------------------------------------------------- zones
+
+_PARTITION, _NAMED = 512, 64
+"""Bytes for the small fields of a partition of a zone, its key included; for the id of a node, or the marks of a
+configuration.
+"""
+
+_PARTITION_MOST = _PARTITION + 26 * _NAMED * (REPLICAS_MAX + 1)
+"""What a partition weighs at most: 24 configurations, nodes to take out and to put back."""
+
+
+def weight_of_partition(partition: ZonePartition) -> int:
+    """Upper bound of the record of a partition of a zone."""
+    alone = (partition.stable, partition.reached, partition.planned)
+    steps: list[ZoneStep | ZoneLink] = [one for one in (*alone, *partition.pending, *partition.chain) if one]
+    if partition.cancel is not None:
+        steps += [partition.cancel.old, partition.cancel.new]
+    named = len(partition.reduce) + len(partition.append)
+    return _PARTITION + _NAMED * (named + len(steps) + sum([len(one.nodes) for one in steps]))
+
+
+def changed_partitions(before: ClusterState, after: ClusterState, command: Command) -> Iterable[ZonePartition]:
+    """The partitions of a zone that are new, or other objects than before: all are of the zone that is named."""
+    if isinstance(command, (SwitchStable, CancelRebalance, FinishCancel, RestartReplicas)):
+        return (after.zone_partitions[partition_key(command.zone, command.partition)],)
+    if not isinstance(command, (CreateZone, AlterZone, TriggerRebalance, ResetPartitions)):
+        return ()  # what is dropped leaves a key behind, data nodes change no partition
+    keys = [partition_key(command.zone, number) for number in range(after.zones[command.zone].partitions)]
+    pairs = [(after.zone_partitions[key], before.zone_partitions.get(key)) for key in keys]
+    return [one for one, known in pairs if one is not known]
+
+
+def _zones(before: ClusterState, after: ClusterState, command: Command) -> Rejected | None:
+    zone = after.zones.get(getattr(command, "zone", ""))
+    if zone is None:
+        return None  # it was dropped
+    known = before.zones.get(zone.name)
+    if len(zone.nodes) > (0 if known is None else len(known.nodes)):
+        named = sum([len(one.nodes) for one in after.zones.values()])
+        if named > NAMED_NODES_MAX:
+            why = f"nodes: all zones would name {named:,} data nodes, and {NAMED_NODES_MAX:,} at most"
+            return Rejected("too_many", why)
+    if zone.partitions * _PARTITION_MOST <= PARTITIONS_BYTES_MAX:
+        return None
+    total = sum([weight_of_partition(one) for one in changed_partitions(before, after, command)])
+    then = "name fewer partitions, or make a smaller zone"
+    return _refusal("partitions: the records that change", total, PARTITIONS_BYTES_MAX, then)

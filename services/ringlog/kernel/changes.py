@@ -1,13 +1,13 @@
-"""Change records: what the rest of the world is told, as the difference of two states.
+"""Change records: what the rest of the world sees, as the difference of two states.
 
 Each topic holds one record for each key; the last one counts, and a record without value says that the key is gone.
 So a compacted topic is the current state, and a consumer that reads it from its beginning has it.
 
-Which parts are told, under which topic and key, and which fields are not, is declared in ``kernel.parts``. A change
-record has the other fields of its item by their names, and a few that are made of it; that none is missing is checked
-as this module is imported.
+Which parts are published, under which topic and key, and which fields are not, is declared in ``kernel.parts``. A
+change record has the other fields of its item by their names, and a few that are made of it; that none is missing is
+checked as this module is imported.
 
-``diff`` gives the records in the order of ``CHANGE_TOPICS``: whoever has seen a generation has been given its streams,
+``diff`` gives the records in the order of ``CHANGE_TOPICS``: a reader that has seen a generation has got its streams,
 and the record of ``epochs`` closes each difference. A generation appears when it is committed; when it expires its
 streams are first marked so, and deleted with a later epoch. Folding all differences
 from the empty state on gives, but for the epochs of the values, ``project`` of the last one. Values carry the epoch
@@ -17,14 +17,17 @@ of the state that they are from.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
-from typing import Annotated, Any, Final, TypeVar
+from dataclasses import dataclass, fields, make_dataclass
+from inspect import getdoc
+from typing import Annotated, Any, Final, TypeVar, get_type_hints
 
+from ringlog.kernel.declared import declared
 from ringlog.kernel.generations.describe import size_of
+from ringlog.kernel.generations.tablet_streams import DescribedTable, ranges_of
 from ringlog.kernel.operations.failures import stopped_by
-from ringlog.kernel.operations.moving import Moving, ServedRange, as_served
+from ringlog.kernel.operations.moving import RangeChange, ServedRange, as_served
 from ringlog.kernel.ownership.placements import placement_key
-from ringlog.kernel.parts import BY_NAME, Part
+from ringlog.kernel.parts import BY_NAME, StatePart
 from ringlog.kernel.parts import CDC_GENERATIONS as CDC_GENERATIONS
 from ringlog.kernel.parts import CDC_STREAMS as CDC_STREAMS
 from ringlog.kernel.parts import NODES as NODES
@@ -53,6 +56,7 @@ from ringlog.kernel.values import (
     DatacenterReplication,
     Epoch,
     GenerationId,
+    GenerationRange,
     Micros,
     NodeId,
     OperationId,
@@ -66,6 +70,8 @@ from ringlog.kernel.values import (
 C = TypeVar("C")
 
 EPOCHS: Final = "epochs"
+
+STREAM_KEYS: Final = "generation id `/` range end, or generation id `/` table id `/` tablet's end"
 
 HEAD: Final = "head"
 """The one key of ``epochs``: its last record says up to where the others go."""
@@ -94,12 +100,10 @@ class NodeChange:
 
 
 @dataclass(frozen=True, slots=True)
-class FeatureChange:
-    """A feature that is enabled. Topic features, key: its name."""
+class ItemChange:
+    """What the change records of parts have in common that are declared with their field of the state."""
 
     epoch: Annotated[Epoch, "The epoch of the state that this is from."]
-    name: Annotated[str, "Its name."]
-    enabled: Annotated[Epoch, "Since which epoch every member supports it; for good."]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +121,7 @@ class PlacementChange:
     read: tuple[Replica, ...]
     write: tuple[Replica, ...]
     changed: Epoch
-    moving: tuple[Moving, ...] = ()
+    moving: tuple[RangeChange, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +141,7 @@ class KeyspaceChange:
 class TableChange:
     """A table; ``version`` is the state id of the entry that last changed it.
 
-    ``declared``: the columns whose types name user types, and these types; in ``columns`` they are spelled out.
+    ``declared``, ``stored``, ``respelled``: as in ``Table``; in ``columns`` user types are spelled out.
     """
 
     epoch: Epoch
@@ -153,6 +157,8 @@ class TableChange:
     committed_by_log: bool
     declared: tuple[tuple[str, str], ...] = ()
     tablets: TabletOptions | None = None
+    stored: tuple[tuple[str, str], ...] = ()
+    respelled: Epoch = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +207,8 @@ class StreamsChange:
     """The streams of the range ``(start, end]`` of a generation, in slot order (order is data: slot j is of shard j).
 
     ``expired`` (microseconds): since when none of their rows is kept; null while they may be. The record is deleted
-    some time after it was marked so.
+    some time after it was marked so. ``table``: the id of the table in tablets of which the range is one; empty: of the
+    ring.
     """
 
     epoch: Epoch
@@ -212,6 +219,7 @@ class StreamsChange:
     ignore_msb: int
     streams: tuple[bytes, ...]
     expired: Micros | None
+    table: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +261,7 @@ class EpochChange:
 
 Change = (
     NodeChange
-    | FeatureChange
+    | ItemChange
     | PlacementChange
     | KeyspaceChange
     | TableChange
@@ -304,9 +312,11 @@ def table_change(table: Table, epoch: Epoch) -> TableChange:
 
 @dataclass(frozen=True, slots=True)
 class Telling:
-    """How a part is told: the class of its records in a topic, their keys in words, and the records of one item."""
+    """How a part is published: the class of its records in a topic, their keys in words, and the records of one
+    item.
+    """
 
-    part: Part
+    part: StatePart
     topic: str
     change: type[Any]
     key: str
@@ -332,7 +342,7 @@ def _maker(
     extra: tuple[str, ...] = (),
     made: Callable[[Any], tuple[object, ...]] = lambda _: (),
 ) -> Callable[[Any, Epoch], C]:
-    """Items of a part to ``change``: the fields that are told, by their names, and ``extra`` ones ``made`` of them.
+    """Items of a part to ``change``: the published fields, by their names, and ``extra`` ones ``made`` of them.
 
     Raises TypeError if the class has other fields.
     """
@@ -378,25 +388,45 @@ def _ranges(
 
 
 def _streams(key: str, before: Generation | None, after: Generation | None, epoch: Epoch) -> Iterable[ChangeRecord]:
-    """The ranges of a generation when it appears, expires or is forgotten; otherwise they never change."""
+    """The ranges of a generation when it appears, expires or is forgotten, and of a table that comes to it; otherwise
+    they never change.
+    """
     if before is not None and (after is None or (not after.ranges and before.ranges)):
-        for described in before.ranges:
-            yield ChangeRecord(CDC_STREAMS, f"{key}/{described.end}", None)
-    elif after is not None and after.ranges and (before is None or before.expired != after.expired):
-        start = after.ranges[-1].end
-        for described in after.ranges:
-            value = StreamsChange(
-                epoch=epoch,
-                generation=key,
-                timestamp=after.timestamp,
-                start=start,
-                end=described.end,
-                ignore_msb=described.ignore_msb,
-                streams=described.streams,
-                expired=_expired(after),
-            )
-            yield ChangeRecord(CDC_STREAMS, f"{key}/{described.end}", value)
-            start = described.end
+        for table, ranges in _ranges_by_table(before, ()):
+            for described in ranges:
+                yield ChangeRecord(CDC_STREAMS, _streams_key(key, table, described.end), None)
+    elif after is not None and after.ranges:
+        is_told = before is not None and before.expired == after.expired
+        for table, ranges in _ranges_by_table(after, before.tables if before is not None and is_told else ()):
+            start = ranges[-1].end
+            for described in ranges if table or not is_told else ():
+                value = StreamsChange(
+                    epoch=epoch,
+                    generation=key,
+                    timestamp=after.timestamp,
+                    start=start,
+                    end=described.end,
+                    ignore_msb=described.ignore_msb,
+                    streams=described.streams,
+                    expired=_expired(after),
+                    table=table,
+                )
+                yield ChangeRecord(CDC_STREAMS, _streams_key(key, table, described.end), value)
+                start = described.end
+
+
+def _ranges_by_table(
+    generation: Generation, known: tuple[DescribedTable, ...]
+) -> Iterator[tuple[str, tuple[GenerationRange, ...]]]:
+    """The ranges of the ring, under an empty id, then those of each table in tablets that is not ``known``."""
+    yield "", generation.ranges
+    for described in generation.tables if generation.tables is not known else ():
+        if described not in known:
+            yield described.table, ranges_of(generation.timestamp, described)
+
+
+def _streams_key(generation: str, table: str, end: Token) -> str:
+    return f"{generation}/{table}/{end}" if table else f"{generation}/{end}"
 
 
 def _tablets(key: str, before: TabletMap | None, after: TabletMap | None, epoch: Epoch) -> Iterable[ChangeRecord]:
@@ -428,6 +458,19 @@ def _size(generation: Generation) -> tuple[object, ...]:
     return size.ranges, size.streams, size.digest, _expired(generation)
 
 
+def _change_of(part: StatePart) -> type[Any]:
+    """The change record of a part that is declared with its field: what is published of an item, and its docs."""
+    hints = get_type_hints(part.item, include_extras=True)
+    told = [(name, hints[name]) for name in part.fields if name not in part.untold]
+    what = (getdoc(part.item) or "").split("\n\n")[0].rstrip(".")
+    made = make_dataclass(f"{part.item.__name__}Change", told, bases=(ItemChange,), frozen=True, slots=True)
+    made.__module__, made.__doc__ = __name__, f"{what}. Topic {part.topic}, key: {part.prefix}{part.key}."
+    return made
+
+
+CHANGES_OF: Final = {part.name: _change_of(part) for part in declared(ClusterState) if part.topic}
+"""Part that is declared with its field to the class of its change records."""
+
 _node = _maker("nodes", NodeChange)
 _keyspace = _maker("keyspaces", KeyspaceChange, ("replication", "strategy", "factor", "datacenters"), _replication)
 _table = _maker("tables", TableChange)
@@ -438,7 +481,6 @@ _generation = _maker("generations", GenerationChange, ("ranges", "streams", "dig
 
 TELLINGS: Final = (
     _single("nodes", NodeChange, _node),
-    _single("features", FeatureChange, _maker("features", FeatureChange)),
     Telling(BY_NAME["placements"], PLACEMENTS, PlacementChange, BY_NAME["placements"].key, _ranges),
     _single("keyspaces", KeyspaceChange, _keyspace),
     _single("tables", TableChange, _table),
@@ -446,8 +488,9 @@ TELLINGS: Final = (
     _single("operations", OperationChange, _operation),
     _single("tablets", TabletsChange, _table_tablets),
     Telling(BY_NAME["tablets"], TABLETS, TabletChange, "keyspace.table `/` number", _tablets),
-    Telling(BY_NAME["generations"], CDC_STREAMS, StreamsChange, "generation id `/` range end", _streams),
+    Telling(BY_NAME["generations"], CDC_STREAMS, StreamsChange, STREAM_KEYS, _streams),
     _single("generations", GenerationChange, _generation),
+    *(_single(name, change, _maker(name, change)) for name, change in CHANGES_OF.items()),
 )
 """In the order of the records of a difference."""
 

@@ -11,11 +11,11 @@ from typing import Final
 from ringlog.kernel.registry import FAMILIES
 
 _PROTOCOL: Final = {
-    "answer_forgotten": "So many requests were rejected that older answers are forgotten; ask under a new request id.",
+    "answer_forgotten": "Too many requests were rejected to remember each answer; ask under a new request id.",
     "bad_field": "A field breaks its own rule, whatever the state.",
     "bad_json": "The text is not a JSON command.",
     "broken_rule": "A rule of this release has a defect and failed: an author appends nothing, a reader halts.",
-    "request_expired": "The request was made before the oldest epoch still remembered: a repetition could not be told.",
+    "request_expired": "The request was made before the oldest epoch still remembered: a copy would not be known.",
     "request_id_reused": "The request id belongs to another applied command.",
     "state_id_not_above": "The state id is not above the one that it follows.",
     "too_many": "There are as many of them as there may be; see docs/guide/growth.md.",

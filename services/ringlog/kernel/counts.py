@@ -3,28 +3,30 @@
 Names and ids of nodes and tables are never used again, so what left and what was dropped is remembered for ever; each
 replica holds it, each snapshot carries it, and some rules walk it. The bounds are far above what a store needs, and
 far below what a replica, a Redis or a start of a process could not bear. They are looked at as a command is decided,
-once for all commands: whoever would add one more is refused (``too_many``), and nothing that is there is touched.
+once for all commands: one more is refused (``too_many``), and nothing that is there is touched.
 
-CDC generations have no bound here: one comes with each join and move, and what is left of an expired one is some two
-hundred bytes. A command that ends an operation must never be refused for what happened long before it.
+CDC generations have no bound here: one comes with each join and move, and one for all tables that were split or merged
+while the one before it was made; what is left of an expired one is some two hundred bytes. A command that ends an
+operation must never be refused for what happened long before it.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
+from ringlog.kernel.declared import declared
 from ringlog.kernel.outcome import Rejected
 from ringlog.kernel.state import ClusterState
 
 COUNTS_MAX: Final[dict[str, tuple[int, str]]] = {
-    "features": (256, "features"),
     "keyspaces": (10_000, "keyspaces"),
     "nodes": (100_000, "nodes, those included that left"),
+    "pauses": (10_000, "pauses"),
     "table_ids": (1_000_000, "tables, those included that were dropped"),
     "terms": (64, "roles of agents"),
     "types": (100_000, "user types"),
     "writers": (10_000, "CDC writers, those included that were fenced"),
-}
+} | {part.name: part.most for part in declared(ClusterState) if part.most is not None}
 """Part of the state -> most entries, and what they are."""
 
 
@@ -33,5 +35,5 @@ def too_many(before: ClusterState, after: ClusterState) -> Rejected | None:
     for part, (most, what) in COUNTS_MAX.items():
         now = getattr(after, part)
         if now is not getattr(before, part) and len(now) > max(most, len(getattr(before, part))):
-            return Rejected("too_many", f"{part}: there are {len(now) - 1} {what}, and {most} at most")
+            return Rejected("too_many", f"{part}: there are {len(getattr(before, part))} {what}, and {most} at most")
     return None

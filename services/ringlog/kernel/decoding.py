@@ -1,4 +1,5 @@
-"""States from their canonical bytes: ``decode_state(encode(state)) == state``, with the same digest.
+"""States from their canonical bytes: ``decode_state(encode(state)) == state``, with the same digest; so from those of
+their parts (``decode_parts``), of which the digest follows without encoding anything again.
 
 Derived from the dataclasses, as the encoder is: what a field may hold is said by its annotation, and nothing else is
 read there. The decoder is strict, so that it and ``encode`` are inverse to each other: bytes that no state encodes to
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, is_dataclass
 from functools import cache
 from itertools import pairwise
@@ -23,9 +24,9 @@ from typing import Any, Final
 
 from immutables import Map
 
-from ringlog.kernel.encoding import layout_of
+from ringlog.kernel.encoding import DIGESTED, is_empty, layout_of
 from ringlog.kernel.memory import Applied, History, history_of
-from ringlog.kernel.state import ClusterState, Replica
+from ringlog.kernel.state import EMPTY_STATE, ClusterState, Replica
 
 Read = Callable[["_Reader", int], Any]
 """Reads the value that ends at an offset."""
@@ -44,6 +45,38 @@ def decode_state(data: bytes) -> ClusterState:
     state: ClusterState = reader.value(_reader_of(ClusterState))
     if reader.at != len(data):
         raise StateUndecodable(f"{len(data) - reader.at} bytes follow the state")
+    return _with_its_history(state)
+
+
+def decode_parts(parts: Mapping[str, bytes]) -> ClusterState:
+    """The state of which ``encoded_parts`` gave these. Raises StateUndecodable, and nothing else."""
+    if strange := sorted(parts.keys() - set(DIGESTED)):
+        raise StateUndecodable(f"a state of this release has no part {strange[0]}")
+    reader = _Reader(b"")
+    return _with_its_history(ClusterState(**{name: _part(reader, name, data) for name, data in parts.items()}))
+
+
+def decode_part(name: str, data: bytes) -> Any:
+    """One of the parts of ``encoded_parts``; of no bytes, as in the empty state. Raises StateUndecodable, and nothing
+    else.
+    """
+    if name not in DIGESTED:
+        raise StateUndecodable(f"a state of this release has no part {name}")
+    return _part(_Reader(b""), name, data) if data else getattr(EMPTY_STATE, name)
+
+
+def _part(reader: _Reader, name: str, data: bytes) -> Any:
+    """``reader``: of this and other parts, which share equal texts."""
+    reader.data, reader.at = data, 0
+    found = reader.value(_reader_of(typing.get_type_hints(ClusterState)[name]))
+    if reader.at != len(data):
+        raise StateUndecodable(f"{len(data) - reader.at} bytes follow part {name}")
+    if is_empty(name, found):
+        raise StateUndecodable(f"part {name} is empty and spelled out")
+    return found
+
+
+def _with_its_history(state: ClusterState) -> ClusterState:
     first, last = state.history.first, state.history.at(state.epoch)
     if len(state.history) != state.epoch - first + 1 or (last is None and state.epoch >= first):
         raise StateUndecodable(f"its history is not that of the epochs from {first} to {state.epoch}")

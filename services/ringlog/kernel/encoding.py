@@ -67,10 +67,20 @@ def sha256_of(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
+def encoded_parts(state: ClusterState) -> dict[str, bytes]:
+    """Part name to its canonical bytes, for the parts that are not as in the empty state. ``decode_parts`` reads it."""
+    parts = {name: getattr(state, name) for name in DIGESTED}
+    return {name: encode(part) for name, part in parts.items() if not is_empty(name, part)}
+
+
 def part_digests(state: ClusterState) -> dict[str, str]:
     """Part name to hex SHA-256 of its canonical bytes, for the parts that are not as in the empty state."""
-    parts = {name: getattr(state, name) for name in DIGESTED}
-    return {name: sha256_of(encode(part)) for name, part in parts.items() if not is_empty(name, part)}
+    return digests_of(encoded_parts(state))
+
+
+def digests_of(parts: Mapping[str, bytes]) -> dict[str, str]:
+    """Part name to hex SHA-256 of these bytes; ``combined_digest`` of it is the digest of the state."""
+    return {name: sha256_of(data) for name, data in parts.items()}
 
 
 def is_empty(name: str, part: object) -> bool:

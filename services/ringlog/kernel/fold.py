@@ -34,15 +34,15 @@ from ringlog.kernel.decide import DEFECT, decide
 from ringlog.kernel.memory import Applied
 from ringlog.kernel.outcome import (
     Accepted,
-    Context,
     Entry,
+    EntryContext,
     Folded,
     Outcome,
     OutcomeKind,
     Rejected,
     Undecodable,
     UnknownCommand,
-    Unreadable,
+    UnreadableEntry,
 )
 from ringlog.kernel.settings import setting
 from ringlog.kernel.state import ClusterState, evolve
@@ -56,9 +56,9 @@ Every state id lies above its predecessor: one near the greatest of all would be
 """
 
 
-def fold(state: ClusterState, item: Entry | Unreadable) -> Folded:
+def fold(state: ClusterState, item: Entry | UnreadableEntry) -> Folded:
     """The state and the verdict after one record; never raises."""
-    if isinstance(item, Unreadable):
+    if isinstance(item, UnreadableEntry):
         return _unchanged(state, OutcomeKind.UNREADABLE, detail=item.detail)
     return _off_the_chain(state, item) or _on_the_chain(state, item)
 
@@ -92,7 +92,7 @@ def _on_the_chain(state: ClusterState, entry: Entry) -> Folded:
         return _unchanged(state, OutcomeKind.REFUSED, "undecodable", command.detail)
     if (broken := _broken_identity(state, entry)) is not None:
         return _unchanged(state, OutcomeKind.REFUSED, broken.code, broken.detail)
-    context = Context(state.epoch + 1, entry.state_id, max(state.time, entry.at))
+    context = EntryContext(state.epoch + 1, entry.state_id, max(state.time, entry.at))
     match decide(state, command, context):
         case Rejected(code, detail):
             kind = OutcomeKind.HALT if code == DEFECT else OutcomeKind.REFUSED
@@ -119,7 +119,7 @@ def _milliseconds(state_id: str) -> int:
     return int(state_id[:8] + state_id[9:13] or "0", 16)
 
 
-def _applied(before: ClusterState, decided: ClusterState, entry: Entry, context: Context) -> ClusterState:
+def _applied(before: ClusterState, decided: ClusterState, entry: Entry, context: EntryContext) -> ClusterState:
     """The state that the decision made, with what the entry itself adds: epoch, ids, time and history."""
     applied = Applied(context.epoch, entry.state_id, entry.request_id, entry.digest)
     return evolve(

@@ -10,7 +10,7 @@ from ringlog.kernel.values import Command, Epoch, Micros
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
+class EntryContext:
     """What a decision may know of its entry: the epoch it makes if applied, its state id, the state time then."""
 
     epoch: Epoch
@@ -74,7 +74,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Unreadable:
+class UnreadableEntry:
     """Bytes on the log that are no envelope."""
 
     detail: str

@@ -18,40 +18,60 @@ from ringlog.kernel.commands import (
     cdc_writers,
     cluster,
     features,
+    functions,
     keyspaces,
     movements,
     nodes,
     operations,
+    pauses,
+    rebalances,
+    recovery,
     resizes,
     schema,
+    schema_batch,
+    service,
+    snapshots,
     tablets,
+    truncation,
     user_types,
     verdicts,
+    views,
+    zones,
 )
-from ringlog.kernel.outcome import Context, Decision
+from ringlog.kernel.outcome import Decision, EntryContext
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Command
 
 FAMILIES: Final = (
     cluster,
     features,
+    snapshots,
+    truncation,
     nodes,
     movements,
     operations,
     keyspaces,
     schema,
     user_types,
+    views,
+    functions,
+    schema_batch,
     tablets,
     resizes,
+    pauses,
+    service,
+    recovery,
     cdc,
     cdc_writers,
     cdc_expiry,
     cdc_clock,
     verdicts,
+    zones,
+    rebalances,
 )
 """The family files, in the order of the reference pages."""
 
-Rule = Callable[[ClusterState, Any, Context], Decision]
+Rule = Callable[[ClusterState, Any, EntryContext], Decision]
 
 
 def _rules() -> dict[type[Command], Rule]:

@@ -36,19 +36,6 @@ SETTINGS: Final[dict[str, SettingRule]] = {
     "balance_load_reads_percent": SettingRule(0, 0, 33, "per cent", "part of reads in what a tablet counts"),
     "balance_load_writes_percent": SettingRule(0, 0, 33, "per cent", "part of writes in what a tablet counts"),
     "balance_resizes_max": SettingRule(10, 1, 1_000, "tables", "new decisions to split or merge in one plan"),
-    "balance_streams_max": SettingRule(
-        1_000, 1, 10_000, "tablets", "tablets that stream at once, which is also the most that one plan moves"
-    ),
-    "balance_streams_read_per_node_max": SettingRule(
-        0, 0, 100_000, "tablets", "tablets read from one node at once; 0: as its shards allow"
-    ),
-    "balance_streams_read_per_shard_max": SettingRule(2, 1, 1_000, "tablets", "tablets read from one shard at once"),
-    "balance_streams_written_per_node_max": SettingRule(
-        0, 0, 100_000, "tablets", "tablets written to one node at once; 0: as its shards allow"
-    ),
-    "balance_streams_written_per_shard_max": SettingRule(
-        2, 1, 1_000, "tablets", "tablets written to one shard at once"
-    ),
     "balance_table_slack_percent": SettingRule(
         25, 0, 1_000, "per cent", "how far one table may be above its even share of a node, one tablet left aside"
     ),
@@ -59,7 +46,7 @@ SETTINGS: Final[dict[str, SettingRule]] = {
         100, 1, 10_000, "tablets", "above this mean of a rack, tables get fewer tablets than they would have"
     ),
     "balance_tablets_per_shard_min": SettingRule(
-        10, 1, 1_000, "tablets", "a table has at least so many on the mean shard, whatever its size"
+        10, 1, 1_000, "tablets", "a table has at least N on the mean shard, whatever its size"
     ),
     "balance_threshold_permille": SettingRule(
         10, 0, 1_000, "per mille", "loads in bytes that differ by less are balanced"
@@ -97,6 +84,9 @@ SETTINGS: Final[dict[str, SettingRule]] = {
     "operations_concurrent_max": SettingRule(4, 1, 10, "operations", "operations in flight that are past requested"),
     "operations_kept_max": SettingRule(100, 1, 10_000, "operations", "ended operations that are remembered"),
     "ranges_max": SettingRule(65_536, 1, 1_048_576, "ranges", "ranges of one placement"),
+    "snapshot_entries": SettingRule(
+        0, 0, 10_000_000, "entries", "a snapshot is taken when this number of entries was applied; 0: only by hand"
+    ),
     "stream_tries_max": SettingRule(
         200, 1, 1_000_000, "tries", "how often a node tries to get the rows of one stream before an operator decides"
     ),
@@ -124,6 +114,9 @@ SETTINGS: Final[dict[str, SettingRule]] = {
         _CENTURY_US,
         "microseconds",
         "how far ahead of its clock a node settles verdicts; a schema change counts for writes after so long at most",
+    ),
+    "zone_moves_max": SettingRule(
+        65_536, 1, 10_000_000, "partitions", "partitions of all zones that have something pending at once"
     ),
 }
 

@@ -1,13 +1,13 @@
 """ClusterState: everything the log says, as one immutable value.
 
 Every entity is a frozen dataclass; every collection a tuple or a persistent map (``immutables.Map``), so the next
-state shares all but what changed. Maps iterate in hash-seed order: whoever decides, encodes or digests sorts first
+state shares all but what changed. Maps iterate in hash-seed order: code that decides, encodes or digests sorts first
 (``in_order``).
 
 ``changed`` remembers for each part of the state the epoch that last modified it; ``advance`` is the only way to the
 next state and stamps it, by identity: a part that was not replaced keeps its epoch.
 
-What holds in every state is told, and checked, by ``kernel.invariants``.
+What holds in every state is declared, and checked, by ``kernel.invariants``.
 """
 
 from __future__ import annotations
@@ -19,8 +19,19 @@ from typing import Any, TypeVar
 
 from immutables import Map
 
+from ringlog.kernel.declared import WHOLE, part
+from ringlog.kernel.generations.tablet_streams import DescribedTable, TabletStream, streams_of
+from ringlog.kernel.log_marks import LogBound as LogBound
+from ringlog.kernel.log_marks import TakenSnapshot as TakenSnapshot
 from ringlog.kernel.memory import EMPTY_HISTORY, History
+from ringlog.kernel.modes import Feature as Feature
+from ringlog.kernel.modes import Pause as Pause
+from ringlog.kernel.modes import Recovery as Recovery
+from ringlog.kernel.modes import ServiceGoal as ServiceGoal
+from ringlog.kernel.modes import ServiceMember as ServiceMember
+from ringlog.kernel.modes import Term as Term
 from ringlog.kernel.swift import maker_of
+from ringlog.kernel.tables import AGGREGATES, FUNCTIONS, INDEXES, VIEWS, Aggregate, Function, TableIndex, View
 from ringlog.kernel.tables import Keyspace as Keyspace
 from ringlog.kernel.tables import PastLeeway as PastLeeway
 from ringlog.kernel.tables import Settled as Settled
@@ -41,6 +52,7 @@ from ringlog.kernel.values import (
     StreamReport,
     Token,
 )
+from ringlog.kernel.zones.model import ZONE_PARTITIONS, ZONES, Zone, ZonePartition
 
 K = TypeVar("K", str, int)
 V = TypeVar("V")
@@ -74,24 +86,6 @@ class Node:
     registered: Epoch
     down: bool = False
     down_reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Feature:
-    """What every member can do since epoch ``enabled``, for good."""
-
-    name: str
-    enabled: Epoch
-
-
-@dataclass(frozen=True, slots=True)
-class Term:
-    """Who acts in a role, since which epoch."""
-
-    role: str
-    instance: str
-    term: int
-    since: Epoch
 
 
 # -------------------------------------------------------------------------------------------------- placement
@@ -211,7 +205,7 @@ class StageMark:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An error of an operation, reported with the entry of ``epoch``: of ``node`` (empty: not told), after ``tries``
+    """An error of an operation, reported with the entry of ``epoch``: of ``node`` (empty: not said), after ``tries``
     (0: no retry can mend it).
     """
 
@@ -285,6 +279,7 @@ class Generation:
     when it was closed, by its author's clock. ``expired`` and ``expired_at``: the epoch that recorded that its rows
     are gone, and since when. ``forgotten``: its ``ranges`` are empty, for they have left the state. The record stays.
     ``leeway``: that of its commit, once the setting has changed since; None: the setting in force (``leeway_at``).
+    ``tables``: those in tablets that it describes, by id; rows of all others lie in the streams of ``ranges``.
     """
 
     id: GenerationId
@@ -300,6 +295,12 @@ class Generation:
     expired_at: Micros = 0
     forgotten: Forgotten | None = None
     leeway: Micros | None = None
+    tables: tuple[DescribedTable, ...] = ()
+
+    @property
+    def tablet_streams(self) -> tuple[TabletStream, ...]:
+        """The streams of the tables in tablets, by table and tablet."""
+        return tuple(stream for described in self.tables for stream in streams_of(self.timestamp, described))
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,6 +350,26 @@ class CdcWriter:
     decided: tuple[Position, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class GlobalRequest:
+    """What somebody asked of the cluster as a whole, with the entry of ``epoch`` at state time ``at``.
+
+    ``kind``: ``check_and_repair`` (of the CDC streams). ``generation``: the one that it waits for, or waited for; None:
+    there was nothing to do. ``outcome``: one of ``generations.requests.OUTCOMES``; ``ended``, ``ended_at``: the epoch
+    that brought it, and the state time then.
+    """
+
+    id: str
+    kind: str
+    requester: str
+    epoch: Epoch
+    at: Micros
+    generation: GenerationId | None
+    outcome: str
+    ended: Epoch | None = None
+    ended_at: Micros = 0
+
+
 # ------------------------------------------------------------------------------------------------------ state
 
 
@@ -377,10 +398,46 @@ class ClusterState:
     writers: Map[str, CdcWriter] = field(default_factory=Map)
     past_ttls: tuple[PastTtl, ...] = ()
     types: Map[str, UserType] = field(default_factory=Map)
-    features: Map[str, Feature] = field(default_factory=Map)
+    features: Map[str, Feature] = field(
+        default_factory=Map,
+        metadata=part(Feature, "features", key="name of the feature", most=(256, "features")),
+    )
     tablets: Map[str, TabletMap] = field(default_factory=Map)
     settled: Settled = field(default_factory=Settled)
     table_lives: Map[str, tuple[TableLife, ...]] = field(default_factory=Map)
+    pauses: Map[str, Pause] = field(default_factory=Map)
+    requests: Map[str, GlobalRequest] = field(
+        default_factory=Map,
+        metadata=part(
+            GlobalRequest,
+            untold={WHOLE: "the generation that one waits for is published, with its streams"},
+            most=(20_000, "requests to the cluster, those included that ended"),
+        ),
+    )
+    snapshots: Map[str, TakenSnapshot] = field(
+        default_factory=Map,
+        metadata=part(TakenSnapshot, untold={WHOLE: "what was stored of them is in the topic snapshots"}),
+    )
+    log_bounds: Map[str, LogBound] = field(
+        default_factory=Map,
+        metadata=part(LogBound, untold={WHOLE: "says where the log begins to who reads the log"}),
+    )
+    views: Map[str, View] = field(default_factory=Map, metadata=VIEWS)
+    indexes: Map[str, TableIndex] = field(default_factory=Map, metadata=INDEXES)
+    functions: Map[str, Function] = field(default_factory=Map, metadata=FUNCTIONS)
+    aggregates: Map[str, Aggregate] = field(default_factory=Map, metadata=AGGREGATES)
+    zones: Map[str, Zone] = field(default_factory=Map, metadata=ZONES)
+    zone_partitions: Map[str, ZonePartition] = field(default_factory=Map, metadata=ZONE_PARTITIONS)
+    service: Map[str, ServiceMember] = field(
+        default_factory=Map, metadata=part(ServiceMember, "service", prefix="member/", key="node id")
+    )
+    service_goal: ServiceGoal = field(default_factory=ServiceGoal)
+    recoveries: Map[str, Recovery] = field(
+        default_factory=Map,
+        metadata=part(
+            Recovery, "service", prefix="recovery/", key="epoch that began it", most=(1_000, "recoveries, ended or not")
+        ),
+    )
     history: History = EMPTY_HISTORY
     changed: Map[str, int] = field(default_factory=Map)
 

@@ -35,6 +35,9 @@ _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 _IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,47}")
 
+IDENTIFIER_MAX = 48
+"""Characters of an identifier."""
+
 
 def is_uuid(text: str) -> bool:
     """True for a canonical lower-case UUID."""
@@ -139,6 +142,14 @@ class Column:
     name: Annotated[str, "Its name."]
     type: Annotated[str, "Its CQL type, e.g. text, bigint, map<text, int>."]
     static: Annotated[bool, "Whether all rows of a partition share its value.", Before(False)] = False
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnRename:
+    """Another name for a column."""
+
+    from_: Annotated[str, "Its name."]
+    to: Annotated[str, "The new one."]
 
 
 @dataclass(frozen=True, slots=True)

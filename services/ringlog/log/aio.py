@@ -11,11 +11,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
 
-from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, Unreadable
+from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, UnreadableEntry
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Epoch
 from ringlog.log.errors import ReplicaHalted
-from ringlog.log.replica import Replica
+from ringlog.log.replica import LogReplica
 
 LOOK_S = 0.5
 T = TypeVar("T")
@@ -24,7 +24,7 @@ T = TypeVar("T")
 class AsyncReplica:
     """Awaits a replica on the running event loop. Make it there; ``close`` it there."""
 
-    def __init__(self, replica: Replica) -> None:
+    def __init__(self, replica: LogReplica) -> None:
         self.replica = replica
         self._loop = asyncio.get_running_loop()
         self._moved = asyncio.Event()
@@ -60,7 +60,7 @@ class AsyncReplica:
         return await asyncio.to_thread(self.replica.wait_for, predicate, timeout_s, what)
 
     def _follow(
-        self, _: ClusterState, _after: ClusterState, _item: Entry | Unreadable, outcome: Outcome, _offset: int
+        self, _: ClusterState, _after: ClusterState, _item: Entry | UnreadableEntry, outcome: Outcome, _offset: int
     ) -> None:
         if outcome.kind is OutcomeKind.APPLIED:
             with suppress(RuntimeError):  # the loop was closed: nobody waits any more

@@ -6,20 +6,19 @@ lags far behind the head of the log is worth a warning and nothing more.
 
 from __future__ import annotations
 
-import structlog
-
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Command, Epoch, Micros
 from ringlog.protocol.draw import Draw
 from ringlog.runtime.clock import Clock
 from ringlog.runtime.draw import draw_uuid
+from ringlog.runtime.logs import get_logger
 from ringlog.wire.entries import EncodedEntry, author_entry
 from ringlog.wire.ids import ENTROPY_BYTES, new_request_id, new_state_id
 
 SKEW_WARNED_US: Micros = 10_000_000
 SKEW_WARNING_EVERY_S = 60.0
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class Author:

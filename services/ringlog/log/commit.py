@@ -10,10 +10,10 @@ from ringlog.log.author import Author
 from ringlog.log.driver import LogDriver, micros
 from ringlog.log.errors import LogError
 from ringlog.log.port import MetadataLog
-from ringlog.log.replica import Replica
+from ringlog.log.replica import LogReplica
 from ringlog.protocol import commit as protocol
 from ringlog.protocol.effects import Steps
-from ringlog.protocol.fates import Chain, Fate, open_entries
+from ringlog.protocol.fates import EntryChain, Fate, open_entries
 
 
 class FateOpen(LogError):
@@ -21,7 +21,7 @@ class FateOpen(LogError):
 
     code = "fate_open"
 
-    def __init__(self, chain: Chain, judged: tuple[Fate, ...], waited_s: float) -> None:
+    def __init__(self, chain: EntryChain, judged: tuple[Fate, ...], waited_s: float) -> None:
         count = len(open_entries(chain, judged))
         super().__init__(
             f"waited {waited_s:.1f} s for the fate of {count} entries after epoch {chain.base}",
@@ -41,8 +41,8 @@ class Committed:
 
 def commit(
     metadata: MetadataLog,
-    replica: Replica,
-    chain: Chain,
+    replica: LogReplica,
+    chain: EntryChain,
     *,
     timeout_s: float = 30.0,
     resend_s: float = protocol.RESEND / 1e6,
@@ -56,13 +56,13 @@ def commit(
 
 
 def settle(
-    metadata: MetadataLog, replica: Replica, author: Author, chain: Chain, *, timeout_s: float = 30.0
+    metadata: MetadataLog, replica: LogReplica, author: Author, chain: EntryChain, *, timeout_s: float = 30.0
 ) -> Committed:
     """Make every fate of the chain final without sending its entries again. Raises FateOpen (of a Noop)."""
     return _fates_of(metadata, replica, protocol.settle(author, chain, micros(timeout_s)))
 
 
-def _fates_of(metadata: MetadataLog, replica: Replica, steps: Steps[tuple[Fate, ...]]) -> Committed:
+def _fates_of(metadata: MetadataLog, replica: LogReplica, steps: Steps[tuple[Fate, ...]]) -> Committed:
     started = time.monotonic()
     try:
         judged = LogDriver(metadata, replica).carry_out(steps)

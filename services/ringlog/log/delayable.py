@@ -25,16 +25,17 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from ringlog.kernel.outcome import Entry, Unreadable
+from ringlog.kernel.outcome import Entry, UnreadableEntry
 from ringlog.kernel.state import EMPTY_STATE
 from ringlog.kernel.values import Epoch, Micros
-from ringlog.log.delays import COMMIT, DELAY, DROP, PROPAGATION, Held, Rule
+from ringlog.log.delays import COMMIT, DELAY, DROP, PROPAGATION, HeldEntry, Rule
 from ringlog.log.delays_control import LOOK_S, DelaysControl
 from ringlog.log.errors import LogUnavailable
 from ringlog.log.folding import follow
-from ringlog.log.port import LOOKUP_TIMEOUT_S, LogRecord, MetadataLog, Tail
+from ringlog.log.port import LOOKUP_TIMEOUT_S, LogRecord, LogTail, MetadataLog, answered_at_once
 from ringlog.runtime.clock import Clock, SystemClock
 from ringlog.wire.entries import decode_entry
 
@@ -50,7 +51,7 @@ class _Epochs:
     def __init__(self, inner: MetadataLog) -> None:
         self._inner = inner
         self._lock = threading.Lock()
-        self._tail: Tail | None = None
+        self._tail: LogTail | None = None
         self._state = EMPTY_STATE
         self._halted = False
         self._by_offset: dict[int, Epoch] = {}
@@ -98,7 +99,7 @@ class _OnItsWay:
     """A record whose commit is held. ``after``: the one before it in its append. ``done``: it arrived, or failed."""
 
     data: bytes
-    item: Entry | Unreadable
+    item: Entry | UnreadableEntry
     after: _OnItsWay | None
     since: float
     since_us: Micros
@@ -174,6 +175,12 @@ class DelayableLog:
         if unanswered:
             raise LogUnavailable(f"{self.name}: no answer (a rule drops it)", "its fate is unknown")
 
+    def hand_over(self, records: Sequence[bytes]) -> Future[None]:
+        """As ``append``; where a rule concerns this participant, the wait is here."""
+        if not self._rules(COMMIT) and not self._on_their_way:
+            return self._inner.hand_over(records)
+        return answered_at_once(lambda: self.append(records))
+
     def begin_offset(self) -> int:
         """Of the log inside."""
         return self._inner.begin_offset()
@@ -213,7 +220,7 @@ class DelayableLog:
     def _rules(self, where: str) -> tuple[Rule, ...]:
         return tuple(rule for rule in self._control.rules() if rule.concerns(where, self.participant))
 
-    def _fits(self, rule: Rule, item: Entry | Unreadable, offset: int | None) -> bool:
+    def _fits(self, rule: Rule, item: Entry | UnreadableEntry, offset: int | None) -> bool:
         def epoch() -> Epoch | None:
             if offset is not None:
                 return self._epochs.made_by(offset)
@@ -222,7 +229,7 @@ class DelayableLog:
         return rule.match.fits(item, epoch)
 
     def _held_by(
-        self, rules: Sequence[Rule], item: Entry | Unreadable, since: float, offset: int | None = None
+        self, rules: Sequence[Rule], item: Entry | UnreadableEntry, since: float, offset: int | None = None
     ) -> Rule | None:
         """The first rule that keeps the entry, which is here since then, from going on now."""
         for rule in rules:
@@ -231,7 +238,7 @@ class DelayableLog:
                 return rule
         return None
 
-    def _dropping(self, rules: Sequence[Rule], item: Entry | Unreadable) -> Rule | None:
+    def _dropping(self, rules: Sequence[Rule], item: Entry | UnreadableEntry) -> Rule | None:
         for rule in rules:
             if rule.action == DROP and self._fits(rule, item, None):
                 with self._lock:
@@ -248,7 +255,7 @@ class DelayableLog:
             return next((each for each in (*self._on_their_way, *setting_out) if each.data == data), None)
 
     def _set_out(self, records: Sequence[_OnItsWay]) -> None:
-        """All that an append holds back, at once: who asks what is held is told of all of it, or of none."""
+        """All that an append holds back, at once: an answer to what is held has all of it, or nothing."""
         if not records:
             return
         with self._lock:
@@ -267,7 +274,7 @@ class DelayableLog:
 
     def _carry(self) -> None:
         """Let records arrive as their rules end, until nothing is on its way."""
-        told: tuple[Held, ...] = ()
+        told: tuple[HeldEntry, ...] = ()
         while not self._closed.is_set():
             with self._lock:
                 waiting = tuple(self._on_their_way)
@@ -285,10 +292,10 @@ class DelayableLog:
         if told:
             self._control.report(self._holder, ())
 
-    def _carry_on(self, waiting: Sequence[_OnItsWay]) -> tuple[Held, ...]:
+    def _carry_on(self, waiting: Sequence[_OnItsWay]) -> tuple[HeldEntry, ...]:
         """One look: what may go goes, each after the one before it in its append. Returns what a rule holds."""
         rules = self._rules(COMMIT)
-        held: list[Held] = []
+        held: list[HeldEntry] = []
         for each in waiting:
             rule = self._held_by(rules, each.item, each.since)
             if rule is not None:
@@ -311,11 +318,11 @@ class DelayableLog:
 class DelayableTail:
     """A reader that is shown a prefix of the log: up to the first entry that a rule holds back. For one thread."""
 
-    def __init__(self, log: DelayableLog, inner: Tail) -> None:
+    def __init__(self, log: DelayableLog, inner: LogTail) -> None:
         self._log = log
         self._inner = inner
-        self._waiting: deque[tuple[LogRecord, Entry | Unreadable, float, Micros]] = deque()
-        self._told: Held | None = None
+        self._waiting: deque[tuple[LogRecord, Entry | UnreadableEntry, float, Micros]] = deque()
+        self._told: HeldEntry | None = None
         self._holder = f"{log.participant}-{next(_HOLDERS)}".replace("/", "_")
 
     @property
@@ -346,7 +353,7 @@ class DelayableTail:
     def _let_through(self, records_max: int) -> list[LogRecord]:
         rules = self._log._rules(PROPAGATION)
         shown: list[LogRecord] = []
-        held: Held | None = None
+        held: HeldEntry | None = None
         while self._waiting and len(shown) < records_max:
             record, item, since, since_us = self._waiting[0]
             try:
@@ -362,7 +369,7 @@ class DelayableTail:
         self._tell(held)
         return shown
 
-    def _tell(self, held: Held | None) -> None:
+    def _tell(self, held: HeldEntry | None) -> None:
         if held != self._told:
             self._told = held
             self._log._control.report(self._holder, () if held is None else (held,))
@@ -372,13 +379,13 @@ def _held(
     participant: str,
     rule: Rule,
     where: str,
-    item: Entry | Unreadable,
+    item: Entry | UnreadableEntry,
     offset: int | None,
     behind: int,
     since: Micros,
-) -> Held:
+) -> HeldEntry:
     kind, request = (item.kind, item.request_id) if isinstance(item, Entry) else ("", "")
-    return Held(participant, rule.name, where, kind, request, offset, behind, since)
+    return HeldEntry(participant, rule.name, where, kind, request, offset, behind, since)
 
 
 def _behind(each: _OnItsWay, waiting: Sequence[_OnItsWay]) -> int:

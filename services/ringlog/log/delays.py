@@ -6,13 +6,13 @@ each participant hears of it.
 ::
 
     where         hold                          delay                        drop
-    commit        not in the log until          in the log after so many     never in the log, or in it while the
+    commit        not in the log until          in the log after that many   never in the log, or in it while the
                   released                      seconds                      author hears nothing (``answer_only``)
-    propagation   not shown to the reader,      not shown for so many        refused: a log has no holes, so what is
+    propagation   not shown to the reader,      not shown for that many      refused: a log has no holes, so what is
                   nor is anything behind it     seconds, nor what follows    kept from a reader keeps what follows, too
 
-A rule holds as long as it exists: to release is to remove it. ``times`` ends a drop after so many entries. An empty
-field of a ``Match`` fits everything; all fields that are given must fit. ``submitter`` and ``participants`` are
+A rule holds as long as it exists: to release is to remove it. ``times`` ends a drop after this number of entries. An
+empty field of a ``Match`` fits everything; all fields that are given must fit. ``submitter`` and ``participants`` are
 patterns as of a shell (``node-*``).
 
 Who takes part under which name: agents under their role (``validator``), every client under its submitter
@@ -29,7 +29,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from ringlog.kernel.operations.stages import STAGES
-from ringlog.kernel.outcome import Entry, Undecodable, UnknownCommand, Unreadable
+from ringlog.kernel.outcome import Entry, Undecodable, UnknownCommand, UnreadableEntry
 from ringlog.kernel.registry import COMMANDS
 from ringlog.kernel.values import Epoch, Micros
 from ringlog.log.errors import BadRule
@@ -66,11 +66,11 @@ class Match:
         if self.epoch < 0:
             raise BadRule(f"epoch: {self.epoch} is below 0")
 
-    def fits(self, item: Entry | Unreadable, epoch: Callable[[], Epoch | None]) -> bool:
+    def fits(self, item: Entry | UnreadableEntry, epoch: Callable[[], Epoch | None]) -> bool:
         """True if the record is one of these. ``epoch`` is asked only if that matters; None: it makes none."""
         if self == _ANY:
             return True
-        if isinstance(item, Unreadable):
+        if isinstance(item, UnreadableEntry):
             return False
         command = item.command
         readable = not isinstance(command, Undecodable | UnknownCommand)
@@ -131,7 +131,7 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldEntry:
     """An entry that waits at a participant, because of a rule.
 
     ``offset``: of the record for propagation, None for a commit. ``behind``: how many records wait behind it here.

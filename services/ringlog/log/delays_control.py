@@ -18,17 +18,16 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Protocol
 
-import structlog
-
-from ringlog.log.delays import Held, Rule, rule_from_json, rule_to_json
+from ringlog.log.delays import HeldEntry, Rule, rule_from_json, rule_to_json
 from ringlog.log.errors import BadRule, UnknownRule, WaitTimedOut
+from ringlog.runtime.logs import get_logger
 
 LOOK_S = 0.02
 WAIT_S = 10.0
 RULES_MAX = 1_000
 HELD = "held"
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class DelaysControl(Protocol):
@@ -42,7 +41,7 @@ class DelaysControl(Protocol):
         """Until the rules may have changed, at most ``timeout_s``."""
         ...
 
-    def report(self, holder: str, held: Sequence[Held]) -> None:
+    def report(self, holder: str, held: Sequence[HeldEntry]) -> None:
         """What ``holder`` (unique for ever) holds now, instead of what it said before."""
         ...
 
@@ -52,7 +51,7 @@ class MemoryDelays:
 
     def __init__(self, rules: Iterable[Rule] = ()) -> None:
         self._rules: dict[str, Rule] = {}
-        self._held: dict[str, tuple[Held, ...]] = {}
+        self._held: dict[str, tuple[HeldEntry, ...]] = {}
         self._changed = threading.Condition()
         for rule in rules:
             self.put(rule)
@@ -83,19 +82,19 @@ class MemoryDelays:
         with self._changed:
             self._changed.wait(min(timeout_s, LOOK_S))
 
-    def report(self, holder: str, held: Sequence[Held]) -> None:
+    def report(self, holder: str, held: Sequence[HeldEntry]) -> None:
         """What ``holder`` holds now."""
         with self._changed:
             self._held.pop(holder, None)
             if held:
                 self._held[holder] = tuple(held)
 
-    def held(self) -> tuple[Held, ...]:
+    def held(self) -> tuple[HeldEntry, ...]:
         """All that is held now."""
         with self._changed:
             return _in_order(held for all_of_one in self._held.values() for held in all_of_one)
 
-    def await_held(self, rule: str, participant: str = "", timeout_s: float = WAIT_S) -> Held:
+    def await_held(self, rule: str, participant: str = "", timeout_s: float = WAIT_S) -> HeldEntry:
         """The first entry held by that rule (at that participant), as soon as there is one. Raises WaitTimedOut."""
         return _await_held(self.held, rule, participant, timeout_s)
 
@@ -151,9 +150,9 @@ class FolderDelays:
         self.rules()
         return self._problems
 
-    def held(self) -> tuple[Held, ...]:
+    def held(self) -> tuple[HeldEntry, ...]:
         """All that processes which still run say that they hold."""
-        found: list[Held] = []
+        found: list[HeldEntry] = []
         for path in sorted((self.folder / HELD).glob("*.json")):
             try:
                 if _runs(int(path.name.partition("-")[0])):
@@ -162,7 +161,7 @@ class FolderDelays:
                 continue  # it was let go this very moment, or is nobody's report
         return _in_order(found)
 
-    def await_held(self, rule: str, participant: str = "", timeout_s: float = WAIT_S) -> Held:
+    def await_held(self, rule: str, participant: str = "", timeout_s: float = WAIT_S) -> HeldEntry:
         """The first entry held by that rule (at that participant), as soon as there is one. Raises WaitTimedOut."""
         return _await_held(self.held, rule, participant, timeout_s)
 
@@ -178,10 +177,10 @@ class FolderDelays:
             return self._rules
 
     def wait(self, timeout_s: float) -> None:
-        """A moment, at most ``timeout_s``: nobody is told of another process's files."""
+        """A moment, at most ``timeout_s``: no process hears of changes to another one's files."""
         time.sleep(min(timeout_s, LOOK_S))
 
-    def report(self, holder: str, held: Sequence[Held]) -> None:
+    def report(self, holder: str, held: Sequence[HeldEntry]) -> None:
         """What ``holder`` holds now, for ``held`` of any process."""
         path = self.folder / HELD / f"{os.getpid()}-{holder}.json"
         try:
@@ -238,20 +237,20 @@ class FolderDelays:
         self._rules, self._problems = tuple(sorted(rules, key=lambda rule: rule.name)), tuple(problems)
 
 
-def _reported(text: str) -> list[Held]:
+def _reported(text: str) -> list[HeldEntry]:
     """What a process wrote that it holds. Raises ValueError, TypeError, RecursionError for anything else."""
-    found = [Held(**each) for each in json.loads(text)]
+    found = [HeldEntry(**each) for each in json.loads(text)]
     for each in found:
         if type(each.since) is not int or not all(isinstance(name, str) for name in (each.participant, each.rule)):
             raise TypeError("a report of somebody else")
     return found
 
 
-def _in_order(held: Iterable[Held]) -> tuple[Held, ...]:
+def _in_order(held: Iterable[HeldEntry]) -> tuple[HeldEntry, ...]:
     return tuple(sorted(held, key=lambda each: (each.since, each.participant, each.rule)))
 
 
-def _await_held(look: Callable[[], tuple[Held, ...]], rule: str, participant: str, timeout_s: float) -> Held:
+def _await_held(look: Callable[[], tuple[HeldEntry, ...]], rule: str, participant: str, timeout_s: float) -> HeldEntry:
     started = time.monotonic()
     tick = threading.Event()
     while True:

@@ -1,7 +1,7 @@
 """Why a broker gives no answer: is nobody there, is the name unknown, is the log-in or the certificate refused?
 
 A request that failed says only that it found no broker. The client library knows more, and tells it beside the request;
-so a client of its own asks once, and what it is told is kept.
+so a client of its own asks once, and keeps the answer.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _ASIDE = ("_ALL_BROKERS_DOWN", "_TIMED_OUT")
 
 
 def why_no_answer(bootstrap_servers: str, timeout_s: float = ASK_S) -> str:
-    """What stands between us and the broker, in the library's words; empty if it answers, or nothing is told.
+    """What stands between us and the broker, in the library's words; empty if it answers, or says nothing.
 
     Raises BadKafkaConfig.
     """

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any, TypeVar
-
-import structlog
 
 from ringlog.kernel.values import Micros
 from ringlog.log.errors import LogUnavailable, WaitTimedOut
 from ringlog.log.port import MetadataLog
 from ringlog.log.replay import catch_up
-from ringlog.log.replica import Replica
+from ringlog.log.replica import LogReplica
 from ringlog.protocol.effects import (
     Alone,
     Append,
@@ -31,16 +30,30 @@ from ringlog.protocol.effects import (
     carry_out,
 )
 from ringlog.runtime.clock import Clock, SystemClock
+from ringlog.runtime.logs import get_logger
 
 T = TypeVar("T")
 Handlers = dict[type, Callable[[Any], Any]]
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 def micros(seconds: float) -> Micros:
     """A duration as protocols count it."""
     return round(seconds * 1_000_000)
+
+
+class _Sent:
+    """Records that were handed to the log together; ``answered_at``: when their answer came, if it is there."""
+
+    def __init__(self, future: Future[None], entries: int) -> None:
+        self.future = future
+        self.entries = entries
+        self.answered_at = 0.0
+        future.add_done_callback(self._answered)
+
+    def _answered(self, _: Future[None]) -> None:
+        self.answered_at = time.monotonic()
 
 
 class LogDriver:
@@ -52,7 +65,7 @@ class LogDriver:
     def __init__(
         self,
         metadata: MetadataLog,
-        replica: Replica,
+        replica: LogReplica,
         clock: Clock | None = None,
         look: Callable[[], None] | None = None,
         look_s: float = float("inf"),
@@ -61,6 +74,7 @@ class LogDriver:
         self._replica = replica
         self._look = look or (lambda: None)
         self._look_s = look_s
+        self._sent: list[_Sent] = []
         clock = clock or SystemClock()
         self.handlers: Handlers = {
             Newest: lambda _: replica.state,
@@ -82,21 +96,42 @@ class LogDriver:
         return self.handlers[type(effect)](effect)
 
     def _append(self, effect: Append) -> None:
-        try:
-            self._log.append(list(effect.records))
-        except LogUnavailable as error:
-            log.warning("append_unanswered", log=self._log.name, entries=len(effect.records), error=error.message)
+        self._sent.append(_Sent(self._log.hand_over(list(effect.records)), len(effect.records)))
 
     def _until(self, effect: Until) -> Any:
-        deadline = time.monotonic() + effect.patience / 1e6
+        """The log itself may show what was appended before the broker's answer is here: nobody waits for that.
+
+        But patience begins with the answer, so that nothing is sent again while it is still under way.
+        """
+        begun = time.monotonic()
         while True:
-            left_s = deadline - time.monotonic()
+            begun = max(begun, self._answered_until())
+            now = time.monotonic()
+            left_s = effect.patience / 1e6 - (now - (now if self._sent else begun))
             try:
                 return self._replica.wait_for(effect.found, min(left_s, self._look_s), effect.what)
             except WaitTimedOut:
-                if left_s <= self._look_s:
+                if left_s <= self._look_s and not self._sent:
                     return None
             self._look()
+
+    def _answered_until(self) -> float:
+        """Forget what has its answer; when the last of those came. Raises what the log has definitely refused."""
+        sent, self._sent = self._sent, []
+        answered = [one for one in sent if self._is_answered(one)]
+        self._sent = [one for one in sent if one not in answered]
+        return max((one.answered_at for one in answered), default=0.0)
+
+    def _is_answered(self, sent: _Sent) -> bool:
+        """Raises what the log has definitely refused."""
+        if not sent.future.done():
+            return False
+        error = sent.future.exception()
+        if isinstance(error, LogUnavailable):
+            log.warning("append_unanswered", log=self._log.name, entries=sent.entries, error=error.message)
+        elif error is not None:
+            raise error
+        return True
 
     def _alone(self, effect: Alone) -> Any:
         started = time.monotonic()

@@ -5,8 +5,18 @@
     ├── RecordTooLarge        a topic refuses a record for its size, and would refuse it for ever
     ├── LogDamaged            this is not the log that was read before; a replica halts on each of these
     │   ├── LogTruncated      it is shorter than what was read, or begins later
+    │   ├── LogPassed         it begins later than this reader, and there is a snapshot: starting again helps
     │   ├── LogForked         it was cut and has grown again: another history
+    │   ├── LogGap            entries are missing in its middle
     │   └── LogReplaced       another topic took its name
+    ├── SnapshotRefused       nobody may begin with this snapshot: an older one, or the log's beginning, serves
+    │   ├── SnapshotIncomplete, SnapshotForged, SnapshotOfAnotherLog, SnapshotUnconfirmed, SnapshotDisputed
+    ├── ArchiveRefused        the archive is not what the log wrote there: nothing is read from it
+    │   ├── ArchiveGap, ArchiveForged, ArchiveCut, ArchiveOfAnotherLog, ArchivePlaceUnknown
+    ├── ArchiveUnavailable    the archive's place does not answer, or takes nothing
+    ├── CopyRefused           nobody may recover from this copy of the log as it is
+    │   ├── CopyDamaged, CopyMissing, CopyInUse
+    ├── LogNotEmpty           a log with records is where one is to be rebuilt
     ├── TopicMissing          the topic does not exist
     ├── TopicMisconfigured    the topic's settings would lose or reorder entries
     ├── ReplicaHalted         the replica stopped for good and says why
@@ -71,16 +81,149 @@ class LogTruncated(LogDamaged):
     code = "log_truncated"
 
 
+class LogPassed(LogDamaged):
+    """Entries went that this reader has not read; one that starts anew begins with a snapshot behind them."""
+
+    code = "log_passed"
+
+    def __init__(self, name: str, position: int) -> None:
+        super().__init__(
+            f"{name} begins behind offset {position}", "start the process again: it begins with a snapshot"
+        )
+
+
 class LogForked(LogDamaged):
     """The log lost entries that were read, and others took their place: its epochs are other states."""
 
     code = "log_forked"
 
 
+class LogGap(LogDamaged):
+    """Entries follow on epochs that the log does not have: some are missing, or their bytes changed."""
+
+    code = "log_gap"
+
+
 class LogReplaced(LogDamaged):
     """The topic was deleted and made again: its id is another one."""
 
     code = "log_replaced"
+
+
+class SnapshotRefused(LogError):
+    """Nobody may begin with this snapshot."""
+
+    code = "snapshot_refused"
+
+
+class SnapshotIncomplete(SnapshotRefused):
+    """A chunk of the snapshot is missing."""
+
+    code = "snapshot_incomplete"
+
+
+class SnapshotForged(SnapshotRefused):
+    """The bytes of the snapshot are not those that its digests are of, or no state of this release."""
+
+    code = "snapshot_forged"
+
+
+class SnapshotOfAnotherLog(SnapshotRefused):
+    """The log has another topic id, or another entry where the snapshot was taken."""
+
+    code = "snapshot_of_another_log"
+
+
+class SnapshotUnconfirmed(SnapshotRefused):
+    """No second reader has said that its fold gives the same digest."""
+
+    code = "snapshot_unconfirmed"
+
+
+class SnapshotDisputed(SnapshotRefused):
+    """Another reader's fold of that epoch has another digest: one of the two is wrong."""
+
+    code = "snapshot_disputed"
+
+
+class ArchiveRefused(LogError):
+    """Nothing of this archive may be believed as it is."""
+
+    code = "archive_refused"
+
+    def __init__(self, message: str, hint: str = "put back the segments of a copy, or begin another archive") -> None:
+        super().__init__(message, hint)
+
+
+class ArchiveGap(ArchiveRefused):
+    """Segments are missing between two that are there, or before the first, or between the last one and the log."""
+
+    code = "archive_gap"
+
+
+class ArchiveForged(ArchiveRefused):
+    """A segment is not the one that was written: digests, names and contents do not fit one another."""
+
+    code = "archive_forged"
+
+
+class ArchiveCut(ArchiveRefused):
+    """A segment lacks its end."""
+
+    code = "archive_cut"
+
+
+class ArchiveOfAnotherLog(ArchiveRefused):
+    """The archive, or a part of it, is of another cluster or topic, or of epochs that this log does not have."""
+
+    code = "archive_of_another_log"
+
+
+class ArchivePlaceUnknown(ArchiveRefused):
+    """What names the archive's place names no folder."""
+
+    code = "archive_place_unknown"
+
+
+class ArchiveUnavailable(LogError):
+    """The archive's place could not be read or written."""
+
+    code = "archive_unavailable"
+
+
+class CopyRefused(LogError):
+    """Nobody may recover from this copy of the log as it is."""
+
+    code = "copy_refused"
+
+
+class CopyDamaged(CopyRefused):
+    """A member's copy of the log is not what was synced there."""
+
+    code = "copy_damaged"
+
+
+class CopyMissing(CopyRefused):
+    """The folder holds neither a member's copy of the log nor an archive, or the copy no cluster."""
+
+    code = "copy_missing"
+
+
+class CopyInUse(CopyRefused):
+    """A node runs from the folder."""
+
+    code = "copy_in_use"
+
+
+class LogNotEmpty(LogError):
+    """A log with records is where one is to be rebuilt. ``cluster_id``: whose it seems to be; empty: who knows."""
+
+    code = "log_not_empty"
+
+    def __init__(self, name: str, records: int, cluster_id: str) -> None:
+        whose = f" of cluster {cluster_id}" if cluster_id else ""
+        super().__init__(f"{name} has {records} records{whose}", "keep a dump of them, then recover with --replace")
+        self.cluster_id = cluster_id
 
 
 class TopicMissing(LogError):

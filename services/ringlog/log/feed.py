@@ -14,13 +14,13 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 
-from ringlog.kernel.outcome import Entry, Outcome, Unreadable
+from ringlog.kernel.outcome import Entry, Outcome, UnreadableEntry
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Epoch
 from ringlog.log.errors import LogForked
 from ringlog.log.folding import FoldedRecord, Start, follow
-from ringlog.log.port import Tail
-from ringlog.log.replica import Replica
+from ringlog.log.port import LogTail
+from ringlog.log.replica import LogReplica
 
 KEPT_MAX = 100
 POLL_S = 0.2
@@ -32,14 +32,14 @@ class Feed:
     ``kept_max``: how many records are kept for a slow reader.
     """
 
-    def __init__(self, replica: Replica, epoch: Epoch, kept_max: int = KEPT_MAX) -> None:
+    def __init__(self, replica: LogReplica, epoch: Epoch, kept_max: int = KEPT_MAX) -> None:
         self._log = replica.log
         self._epoch = epoch
         self._lock = threading.Lock()
         self._kept: deque[tuple[int, FoldedRecord]] = deque(maxlen=kept_max)
         self._heard = self._taken = 0
         self._at: Start | None = None
-        self._tail: Tail | None = None
+        self._tail: LogTail | None = None
         """Of a reader that is behind: kept until it is not, since a new one may take long for its first record."""
         subscription = replica.subscribe(self._hear)
         assert subscription.state.epoch <= epoch, "the replica has passed that epoch"
@@ -75,7 +75,7 @@ class Feed:
                 return
 
     def _hear(
-        self, before: ClusterState, after: ClusterState, item: Entry | Unreadable, outcome: Outcome, offset: int
+        self, before: ClusterState, after: ClusterState, item: Entry | UnreadableEntry, outcome: Outcome, offset: int
     ) -> None:
         with self._lock:
             if self._at is not None:

@@ -1,8 +1,11 @@
 """Folding a log, record by record: the one loop of all who read it.
 
-Whoever folds begins with a state and goes on from the position behind it (``Start``): the empty state and the log's
-beginning, or a state that was stored. An entry that this release cannot judge (``halt``) ends the loop, whoever runs
-it: what comes after it would be a guess.
+A fold begins with a state and goes on from the position behind it (``Start``): the empty state and the log's
+beginning, or a state that was stored. An entry that this release cannot judge (``halt``) ends the loop, in whatever
+process runs it: what comes after it would be a guess.
+
+An author folds its entries before it sends them (``Foreseen``). A reader of the same process need not do
+it again: the same bytes on the same state, the very object, make the same.
 """
 
 from __future__ import annotations
@@ -11,11 +14,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from ringlog.kernel.fold import fold
-from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, Unreadable
+from ringlog.kernel.outcome import Entry, Folded, Outcome, OutcomeKind, UnreadableEntry
 from ringlog.kernel.state import EMPTY_STATE, ClusterState
 from ringlog.kernel.values import Micros
+from ringlog.log.errors import LogGap
 from ringlog.log.port import LogRecord
-from ringlog.wire.entries import decode_entry
+from ringlog.wire.entries import EncodedEntry, decode_entry
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +48,7 @@ class FoldedRecord:
     """One record of the log, decoded, its verdict, and the states before and after it."""
 
     offset: int
-    item: Entry | Unreadable
+    item: Entry | UnreadableEntry
     outcome: Outcome
     before: ClusterState
     after: ClusterState
@@ -68,11 +72,74 @@ class FoldedRecord:
         return Start(self.after, self.offset + 1)
 
 
-def follow(records: Iterable[LogRecord], state: ClusterState = EMPTY_STATE) -> Iterator[FoldedRecord]:
-    """Fold records, in the log's order, onto ``state``; a halt is the last one told."""
+FORESEEN_MAX = 2_000
+
+
+class Foreseen:
+    """What entries that are still to be sent make of the states that they are decided on; at most ``FORESEEN_MAX``.
+
+    An author writes in its own thread, and the log's reader in another one.
+    """
+
+    def __init__(self) -> None:
+        self._made: dict[bytes, tuple[ClusterState, Entry, Folded]] = {}
+
+    def fold(self, state: ClusterState, encoded: EncodedEntry) -> Folded:
+        """What the entry makes of the state; kept if it is applied there, until it is taken or others need the room."""
+        folded = fold(state, encoded.entry)
+        if folded.outcome.kind is OutcomeKind.APPLIED:
+            if len(self._made) >= FORESEEN_MAX:
+                self._made.clear()  # they were lost: what is sent is soon read
+            self._made[encoded.data] = state, encoded.entry, folded
+        return folded
+
+    def take(self, state: ClusterState, data: bytes) -> tuple[Entry, Folded] | None:
+        """What was foreseen of these bytes on this very state; forgotten then."""
+        found = self._made.pop(data, None)
+        return None if found is None or found[0] is not state else found[1:]
+
+
+class GapWatch:
+    """Notices that a log lacks entries in its middle, from what comes after them.
+
+    Who makes an entry has folded the epoch since which it may apply. So an entry from an epoch beyond the log's follows
+    on something that is not there; two of them, the second on the first, are no defect of one author.
+
+    ``until``: an offset; None: everywhere. Who follows a log as it grows is shown another history in other ways.
+    """
+
+    def __init__(self, until: int | None = None) -> None:
+        self._until = until
+        self._beyond = ""
+
+    def saw(self, made: FoldedRecord) -> None:
+        """Each record, in order. Raises LogGap."""
+        item = made.item
+        if self._until is not None and made.offset >= self._until:
+            return
+        if made.after is not made.before:
+            self._beyond = ""
+        elif made.outcome.kind is OutcomeKind.EXPIRED and isinstance(item, Entry):
+            epoch = made.before.epoch
+            if item.since_epoch > epoch:
+                if self._beyond and item.prev_state_id == self._beyond:
+                    what = f"offset {made.offset} follows on epoch {item.since_epoch}, {epoch} is the last that is here"
+                    raise LogGap(what, "entries are missing: see `ringlog recover`")
+                self._beyond = item.state_id
+
+
+def follow(
+    records: Iterable[LogRecord], state: ClusterState = EMPTY_STATE, foreseen: Foreseen | None = None
+) -> Iterator[FoldedRecord]:
+    """Fold records, in the log's order, onto ``state``; a halt is the last outcome."""
     for record in records:
-        item = decode_entry(record.data)
-        folded = fold(state, item)
+        item: Entry | UnreadableEntry
+        known = None if foreseen is None else foreseen.take(state, record.data)
+        if known is not None:
+            item, folded = known
+        else:
+            item = decode_entry(record.data)
+            folded = fold(state, item)
         made = FoldedRecord(record.offset, item, folded.outcome, state, folded.state)
         yield made
         if made.is_halt:

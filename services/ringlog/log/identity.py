@@ -5,8 +5,8 @@ fewer records than were read. A log that lost its end *and has grown again* has 
 the *state id* of the epoch that was seen tells. None of them is the log that the reader's state came from, and no
 reader may go on with it.
 
-Whoever remembers an epoch remembers the state id with it (``Seen``), and has the replica compare while it folds from
-the beginning: the state of that epoch is then at hand, however far the bounded history has moved on.
+A process that remembers an epoch remembers the state id with it (``Seen``), and has the replica compare while it folds
+from the beginning: the state of that epoch is then at hand, however far the bounded history has moved on.
 
 A cluster is its id, which its founding entry gives. What is remembered is kept per cluster id, so the same name on
 another Kafka, or on a Kafka that was wiped, is just another cluster. One thing speaks against a new cluster under a
@@ -32,6 +32,7 @@ GROWN = (
     "the log lost entries that were read, and has grown again: restore it before starting anything; what was derived "
     "from the lost entries does not fit this log"
 )
+NO_START = "entries were deleted, and nobody can start without them: restore the topic; see `ringlog snapshot list`"
 MEANT = "if it is meant that this log is gone, remove {file}; otherwise restore its records under this name"
 
 
@@ -89,24 +90,43 @@ class Memory(Protocol):
         ...
 
 
-class RecordFile:
-    """One file for one log, wherever the caller wants it."""
+class CarriedRecord:
+    """One log's, for a caller who keeps it elsewhere, such as beside a place in a stream: ``recorded`` is what it
+    gives, and what there is to keep. ``by``: where that is, for people.
+    """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._recorded: Recorded | None = None
+    def __init__(self, by: str | Path, recorded: Recorded | None = None) -> None:
+        self.by = by
+        self.recorded = recorded
 
     def meet(self, topic: Topic) -> None:
         """See ``Memory``."""
-        self._recorded = load_record(self._path)
-        if self._recorded is not None:
-            _check_topic(self._path, self._recorded, topic)
+        if self.recorded is not None:
+            _check_topic(self.by, self.recorded, topic)
 
     def seen_of(self, cluster_id: str) -> Seen | None:
         """See ``Memory``."""
-        if self._recorded is not None and self._recorded.cluster_id not in ("", cluster_id):
-            raise _founded_anew(self._path, self._recorded, cluster_id)
-        return _seen(self._path, self._recorded)
+        if self.recorded is not None and self.recorded.cluster_id not in ("", cluster_id):
+            raise _founded_anew(self.by, self.recorded, cluster_id)
+        return _seen(self.by, self.recorded)
+
+    def keep(self, recorded: Recorded) -> None:
+        """See ``Memory``."""
+        if self.recorded is None or recorded.position >= self.recorded.position:
+            self.recorded = recorded
+
+
+class RecordFile(CarriedRecord):
+    """One file for one log, wherever the caller wants it."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._path = path
+
+    def meet(self, topic: Topic) -> None:
+        """See ``Memory``."""
+        self.recorded = load_record(self._path)
+        super().meet(topic)
 
     def keep(self, recorded: Recorded) -> None:
         """See ``Memory``."""
@@ -203,7 +223,16 @@ def check_identity(name: str, recorded: Recorded, topic_id: str, end: int) -> No
         )
 
 
-def _check_topic(path: Path, recorded: Recorded, topic: Topic) -> None:
+def check_begin(name: str, begin: int, latest: int, why: str) -> None:
+    """Raises LogTruncated for a beginning above ``latest``: where a reader begins, or what the log allows.
+
+    A deletion follows its entry, so who has folded all that there was after ``begin`` was read knows what is allowed.
+    """
+    if begin > latest:
+        raise LogTruncated(f"{name} begins at offset {begin}, and {why}", NO_START)
+
+
+def _check_topic(path: str | Path, recorded: Recorded, topic: Topic) -> None:
     """The log that a file remembers, or nothing that it could be. Raises LogReplaced, LogTruncated."""
     whose = f" of cluster {recorded.cluster_id}" if recorded.cluster_id else ""
     if recorded.topic_id == topic.id:
@@ -224,14 +253,14 @@ def _check_topic(path: Path, recorded: Recorded, topic: Topic) -> None:
     )
 
 
-def _founded_anew(path: Path, recorded: Recorded, cluster_id: str) -> LogForked:
+def _founded_anew(path: str | Path, recorded: Recorded, cluster_id: str) -> LogForked:
     return LogForked(
         f"the log was that of cluster {recorded.cluster_id}, says {path}, and now founds cluster {cluster_id}",
         MEANT.format(file=path),
     )
 
 
-def _seen(path: Path, recorded: Recorded | None) -> Seen | None:
+def _seen(path: str | Path, recorded: Recorded | None) -> Seen | None:
     if recorded is None or not recorded.state_id:
         return None
     return Seen(recorded.epoch, recorded.state_id, str(path), recorded.position)
@@ -243,6 +272,16 @@ def load_record(path: Path) -> Recorded | None:
         data = path.read_bytes()
     except FileNotFoundError:
         return None
+    return record_of(data, path)
+
+
+def record_to_json(recorded: Recorded) -> str:
+    """As a file has it."""
+    return json.dumps(asdict(recorded))
+
+
+def record_of(data: str | bytes, by: str | Path) -> Recorded:
+    """What ``record_to_json`` made. Raises LogDamaged, which names ``by``."""
     try:
         found = json.loads(data)
         numbers, texts = ("position", "epoch"), ("topic_id", "state_id", "cluster_id", "cluster", "kafka")
@@ -252,7 +291,7 @@ def load_record(path: Path) -> Recorded | None:
         if any(type(getattr(recorded, name)) is not int or getattr(recorded, name) < 0 for name in numbers):
             raise TypeError("a position and an epoch are whole numbers")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise LogDamaged(f"{path} is no record of a topic", "look at it, then remove it to record anew") from error
+        raise LogDamaged(f"{by} has no record of a topic", "look at it, then remove it to record anew") from error
     return recorded
 
 
@@ -273,7 +312,7 @@ def save_record(path: Path, recorded: Recorded) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     with draft.open("w", encoding="utf-8") as out:
-        out.write(json.dumps(asdict(recorded)) + "\n")
+        out.write(record_to_json(recorded) + "\n")
         out.flush()
         os.fsync(out.fileno())
     os.replace(draft, path)

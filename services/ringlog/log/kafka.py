@@ -103,11 +103,30 @@ class KafkaLog:
 
         Raises LogUnavailable: the fate of all is then unknown; RecordTooLarge: one of them can never be there.
         """
-        self._await([self.send(data) for data in records])
+        handed = self.hand_over(records)
+        try:
+            handed.result(timeout=self._delivery_timeout_s + 5)
+        except FutureTimeout as error:
+            raise LogUnavailable(f"{self._topic}: no acknowledgement in time", "its fate is unknown") from error
+
+    def hand_over(self, records: Sequence[bytes]) -> Future[None]:
+        """Append in order without waiting; see ``AckedProducer.send_all``."""
+        return self._sender().send_all(self._topic, records)
 
     def send(self, data: bytes, key: bytes | None = None) -> Future[Delivered]:
         """Append one record without waiting; see ``AckedProducer.send``."""
         return self._sender().send(self._topic, data, key=key, partition=0)
+
+    def put(self, key: str, data: bytes | None) -> int:
+        """Append one record under a key, None: the key is gone; its offset, once it is acknowledged.
+
+        Raises LogUnavailable, RecordTooLarge.
+        """
+        sent = self._sender().send(self._topic, data, key=key.encode(), partition=0)
+        try:
+            return sent.result(timeout=self._delivery_timeout_s + 5).offset
+        except FutureTimeout as error:
+            raise LogUnavailable(f"{self._topic}: no acknowledgement in time", "its fate is unknown") from error
 
     def begin_offset(self) -> int:
         """The offset of the oldest record kept."""
@@ -153,18 +172,6 @@ class KafkaLog:
         if asker is not None:
             asker.close()
 
-    def _await(self, sent: Sequence[Future[Delivered]]) -> None:
-        failed: LogUnavailable | None = None
-        for future in sent:
-            try:
-                future.result(timeout=self._delivery_timeout_s + 5)
-            except LogUnavailable as error:
-                failed = failed or error
-            except FutureTimeout:
-                failed = failed or LogUnavailable(f"{self._topic}: no acknowledgement in time", "its fate is unknown")
-        if failed is not None:
-            raise failed
-
     def _sender(self) -> AckedProducer:
         with self._lock:
             if self._producer is None:
@@ -208,7 +215,7 @@ class KafkaLog:
         """Ask anew the next time: a client that lived through a broker's sleep may believe for minutes, against the
         broker's word, that there is no such partition.
 
-        Other threads may still be asking it, so it is closed by whoever holds it last.
+        Other threads may still be asking it, so its last holder closes it.
         """
         with self._lock:
             if self._asker is asker:
@@ -269,7 +276,7 @@ class KafkaTail:
             assert message.partition() == 0
             assert offset >= self._position, f"{self._topic}: offset {offset} came after {self._position}"
             self._position = offset + 1
-            records.append(LogRecord(offset, message.value() or b""))
+            records.append(LogRecord(offset, message.value() or b"", max(message.timestamp()[1], 0) * 1_000))
         elif error.code() == KafkaError._PARTITION_EOF:
             self._position = max(self._position, message.offset() or 0)
         elif error.code() in _LOST:

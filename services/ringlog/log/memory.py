@@ -10,9 +10,10 @@ import threading
 import time
 import uuid
 from collections.abc import Sequence
+from concurrent.futures import Future
 
 from ringlog.log.errors import LogTruncated
-from ringlog.log.port import LOOKUP_TIMEOUT_S, LogRecord
+from ringlog.log.port import LOOKUP_TIMEOUT_S, LogRecord, answered_at_once
 
 
 class MemoryLog:
@@ -39,6 +40,10 @@ class MemoryLog:
                 self._records.append(LogRecord(self._end, data))
                 self._end += 1
             self._changed.notify_all()
+
+    def hand_over(self, records: Sequence[bytes]) -> Future[None]:
+        """The same."""
+        return answered_at_once(lambda: self.append(records))
 
     def begin_offset(self) -> int:
         """The offset of the oldest record kept."""
@@ -125,6 +130,28 @@ class MemoryLog:
             else:
                 high = middle
         return self._records[low : low + records_max]
+
+
+class MemoryKeyed(MemoryLog):
+    """A compacted topic in memory: ``put`` and ``compact`` beside what a log does."""
+
+    def __init__(self, name: str = "memory.snapshots") -> None:
+        super().__init__(name)
+        self._keys: dict[int, str] = {}
+
+    def put(self, key: str, data: bytes | None) -> int:
+        """Append; None takes the key out. Returns the offset."""
+        with self._changed:
+            offset = self._end
+            self._keys[offset] = key
+            self.append([data or b""])
+            return offset
+
+    def compact(self) -> None:
+        """Keep the last record of each key, unless that takes it out, as a broker may at any time."""
+        with self._changed:
+            last = {key: offset for offset, key in sorted(self._keys.items())}
+            self._records = [one for one in self._records if last[self._keys[one.offset]] == one.offset and one.data]
 
 
 class MemoryTail:

@@ -1,11 +1,15 @@
-"""The one place where a process opens the metadata log: delayable if ``RINGLOG_DELAYS`` names a folder of rules."""
+"""The one place where a process opens the metadata log (delayable if ``RINGLOG_DELAYS`` names a folder of rules) and
+its snapshots.
+"""
 
 from __future__ import annotations
 
+from ringlog.log.beginning import Beginning, SnapshotTopic
 from ringlog.log.delayable import DelayableLog
 from ringlog.log.delays_control import FolderDelays
 from ringlog.log.kafka import KafkaLog
 from ringlog.log.port import MetadataLog
+from ringlog.log.topics import METADATA, SNAPSHOTS, admin_client, delete_before, topic_name
 from ringlog.runtime.folders import delays_folder
 
 
@@ -14,3 +18,21 @@ def open_metadata(bootstrap_servers: str, cluster: str, participant: str) -> Met
     log = KafkaLog(bootstrap_servers, cluster)
     folder = delays_folder()
     return log if folder is None else DelayableLog(log, FolderDelays(folder, warn=True), participant)
+
+
+def open_snapshots(bootstrap_servers: str, cluster: str) -> SnapshotTopic:
+    """The cluster's snapshots; the caller closes them."""
+    return SnapshotTopic(KafkaLog(bootstrap_servers, cluster, SNAPSHOTS))
+
+
+def beginning_of(bootstrap_servers: str, cluster: str, *, warns: bool = True, oldest: bool = False) -> Beginning:
+    """Where a replica of the cluster begins; see ``ringlog.log.beginning``."""
+    return Beginning(lambda: open_snapshots(bootstrap_servers, cluster), warns=warns, oldest=oldest)
+
+
+def delete_entries(bootstrap_servers: str, cluster: str, offset: int) -> None:
+    """Have the broker delete the metadata log's entries before an offset; see ``ringlog.agents.truncation``.
+
+    What is deleted already stays so. Raises LogUnavailable.
+    """
+    delete_before(admin_client(bootstrap_servers), topic_name(cluster, METADATA.suffix), offset)

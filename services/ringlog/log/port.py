@@ -1,8 +1,8 @@
 """The port of a log: one totally ordered sequence of records that is only ever appended to.
 
 The metadata topic is one; so are requests and results, which have one partition as well. Two adapters, ``MemoryLog``
-and ``KafkaLog``, pass the same suite (``tests/system/test_log_conformance.py``), and so does ``DelayableLog`` around
-either while no rule holds anything.
+and ``KafkaLog``, pass the same suite (``tests/system/test_log_conformance.py``), and so do ``DelayableLog`` around
+either while no rule holds anything, and the simulator's broker.
 
 Offsets ascend, but need not be dense: control records leave gaps. That is why a reader compares its *position* (the
 offset it reads next, past any gap) with the end, and never the number or the last offset of the records it saw.
@@ -10,22 +10,29 @@ offset it reads next, past any gap) with the end, and never the number or the la
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
 from typing import Protocol
+
+from ringlog.log.errors import LogError
 
 LOOKUP_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class LogRecord:
-    """One record. ``data`` is empty for a record without value (a tombstone)."""
+    """One record. ``data`` is empty for a record without value (a tombstone).
+
+    ``at``: the record's time in microseconds, 0 where the log has none; it is the broker's in topics that say so.
+    """
 
     offset: int
     data: bytes
+    at: int = field(default=0, compare=False)
 
 
-class Tail(Protocol):
+class LogTail(Protocol):
     """One reader of the log, for use by one thread."""
 
     @property
@@ -46,6 +53,17 @@ class Tail(Protocol):
         ...
 
 
+def answered_at_once(act: Callable[[], None]) -> Future[None]:
+    """What ``hand_over`` gives where the append itself waits for the answer: its outcome, already there."""
+    future: Future[None] = Future()
+    try:
+        act()
+        future.set_result(None)
+    except LogError as error:
+        future.set_exception(error)
+    return future
+
+
 class MetadataLog(Protocol):
     """An append-only, totally ordered log. Safe from threads."""
 
@@ -58,6 +76,13 @@ class MetadataLog(Protocol):
         """Append the records in this order, and return when all are acknowledged.
 
         Raises LogUnavailable when one was not: any of them may be in the log already, or may still get there.
+        """
+        ...
+
+    def hand_over(self, records: Sequence[bytes]) -> Future[None]:
+        """As ``append``, without waiting: the future has the answer, or raises as ``append`` does.
+
+        What is handed over later, by the same thread, comes later in the log.
         """
         ...
 
@@ -87,7 +112,7 @@ class MetadataLog(Protocol):
         """Raises TopicMisconfigured or TopicMissing unless the topic keeps every entry, in order, for ever."""
         ...
 
-    def tail(self, from_offset: int) -> Tail:
+    def tail(self, from_offset: int) -> LogTail:
         """A reader that begins at ``from_offset``, without joining any group."""
         ...
 

@@ -12,16 +12,17 @@ One request is in flight at a time: what is produced meanwhile travels together 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-import structlog
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from ringlog.log.errors import LogUnavailable, RecordTooLarge
+from ringlog.log.errors import LogError, LogUnavailable, RecordTooLarge
 from ringlog.log.topics import RECORD_BYTES_MAX, TOPICS
 from ringlog.runtime.kafka_config import connection
+from ringlog.runtime.logs import get_logger
 
 POLL_S = 0.1
 GIVE_UP_S = 1.0
@@ -33,7 +34,8 @@ _LIMIT = "max.message.bytes"
 FRAMING_BYTES = 1_024
 """More than the broker's format adds to a record that travels alone."""
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
+Delivery = Callable[[KafkaError | None, Message], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,50 @@ def too_large(topic: str, key: bytes | None, size: int) -> RecordTooLarge:
     return RecordTooLarge(topic, key, size, f"let the topic take it, then start again: {mend}")
 
 
+def _failure(topic: str, key: bytes | None, size: int, error: KafkaError) -> LogError:
+    """What an author hears of a record that was not acknowledged."""
+    if error.code() in TOO_LARGE:
+        return too_large(topic, key, size)
+    return LogUnavailable(f"{topic}: not acknowledged: {error.str()}", "its fate is unknown")
+
+
+class _Together:
+    """The one answer to records that were sent together, when each has its own. A record that is refused for ever is
+    what is raised, if there is one.
+    """
+
+    def __init__(self, topic: str, count: int) -> None:
+        self.future: Future[None] = Future()
+        self.future.set_running_or_notify_cancel()
+        self._topic = topic
+        self._left = count
+        self._failed: LogError | None = None
+        self._lock = threading.Lock()
+        if not count:
+            self.future.set_result(None)
+
+    def delivered(self, size: int) -> Delivery:
+        """Called with the answer of a record of ``size`` bytes."""
+
+        def answered(error: KafkaError | None, _: Message) -> None:
+            with self._lock:
+                self._left -= 1
+                if error is not None:
+                    found = _failure(self._topic, None, size, error)
+                    if self._failed is None or isinstance(found, RecordTooLarge):
+                        self._failed = found
+                if self._left or self.future.done():
+                    return
+            self.fail(self._failed) if self._failed is not None else self.future.set_result(None)
+
+        return answered
+
+    def fail(self, error: LogError) -> None:
+        """A record was not taken: those behind it were not sent."""
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
 class AckedProducer:
     """Sends records and tells of each what became of it. Safe from threads."""
 
@@ -109,23 +155,38 @@ class AckedProducer:
         def delivered(error: KafkaError | None, message: Message) -> None:
             if error is None:
                 future.set_result(Delivered(topic, message.partition() or 0, message.offset() or 0))
-            elif error.code() in TOO_LARGE:
-                future.set_exception(too_large(topic, key, size))
             else:
-                future.set_exception(LogUnavailable(f"{topic}: not acknowledged: {error.str()}", "its fate is unknown"))
+                future.set_exception(_failure(topic, key, size, error))
 
+        self._produce(topic, value, key, place, delivered)
+        return future
+
+    def send_all(self, topic: str, values: Sequence[bytes]) -> Future[None]:
+        """Send records to partition 0, in this order; one future for all: it fails if one of them does.
+
+        It raises what ``send`` raises, all of it from the future.
+        """
+        together = _Together(topic, len(values))
+        try:
+            for value in values:
+                self._produce(topic, value, None, 0, together.delivered(len(value)))
+        except LogError as error:
+            together.fail(error)
+        return together.future
+
+    def _produce(self, topic: str, value: bytes | None, key: bytes | None, place: int, delivered: Delivery) -> None:
         with self._lock:
             if self._closed:
                 raise LogUnavailable(f"{topic}: not sent: this producer is closed")
             producer = self._producer
             try:
                 producer.produce(topic, value=value, key=key, partition=place, on_delivery=delivered)
-                return future
+                return
             except BufferError as error:
                 raise LogUnavailable(f"{topic}: too many records wait for the broker", "is it up?") from error
             except KafkaException as error:
                 if error.args[0].code() in TOO_LARGE:
-                    raise too_large(topic, key, size) from error
+                    raise too_large(topic, key, len(key or b"") + len(value or b"")) from error
                 refused = error
         if refused.args[0].fatal() or refused.args[0].code() == KafkaError._FATAL:
             self._replace(producer)

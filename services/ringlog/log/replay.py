@@ -1,8 +1,8 @@
 """Waiting until a replica has folded all that is in the log: for as long as it takes, while it gets on.
 
 A log of months takes minutes to replay, and no deadline knows how many. So there is none while the replica moves; only
-silence ends the wait, with LogUnavailable, and the replica keeps what it has folded for whoever tries again. How far it
-is, and how long it still takes at the present pace, is told from time to time (``Tell``).
+silence ends the wait, with LogUnavailable, and the replica keeps what it has folded for the next attempt. How far it
+is, and how long it still takes at the present pace, is reported from time to time (``Tell``).
 """
 
 from __future__ import annotations
@@ -12,20 +12,19 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-import structlog
-
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Epoch
 from ringlog.log.errors import LogUnavailable, WaitTimedOut
 from ringlog.log.reading import SILENCE_S
-from ringlog.log.replica import Replica
+from ringlog.log.replica import LogReplica
+from ringlog.runtime.logs import get_logger
 
 LOOK_S = 0.2
 FIRST_S = 2.0
 """A replay that is over sooner is not worth a word."""
 AGAIN_S = 5.0
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +71,7 @@ def say(replay: Replay) -> None:
 
 
 def catch_up(
-    replica: Replica,
+    replica: LogReplica,
     *,
     silence_s: float = SILENCE_S,
     look: Callable[[], None] = lambda: None,
@@ -112,6 +111,6 @@ def catch_up(
     return replica.state
 
 
-def _await(replica: Replica, end: int) -> None:
+def _await(replica: LogReplica, end: int) -> None:
     with suppress(WaitTimedOut):
         replica.wait_for(lambda _: replica.position >= end, LOOK_S, f"offset {end}")

@@ -1,14 +1,16 @@
-"""The replica: a thread that tails the metadata log and folds it. Whoever needs the state has one of these.
+"""The replica: a thread that tails the metadata log and folds it. A process that needs the state has one of these.
 
 It is assigned the partition and joins no group; it rebuilds by replay, from the first record or from a state that was
 stored with its position. What it publishes (state and position) only moves forward, record by record, and equals the
-fold of the log up to the position. Counters live
-here, outside the state.
+fold of the log up to the position. Counters live here, outside the state.
 
 It *halts*, for good and loudly, when going on would be a guess: an entry of a later release, another topic under the
 same name, a log shorter than what was read or without its beginning, one whose epochs are other states than those that
 were seen, another cluster than the configured one, a follower that failed. A halted replica still answers with its last
 state, but every wait on it raises. A broker that does not answer is no reason to halt: the replica stays where it is.
+
+A log may begin later than with its first entry, as far as a ``TruncateLog`` in the state allows. A replica then begins
+with a snapshot; one that finds none halts, and so does one at the log's end that finds it begin later than allowed.
 
 A log that is cut and grows again behind the back of a running replica shows by entries whose authors decided on states
 that this replica does not know. Then it looks whether the entry that it applied last is still where it was.
@@ -20,19 +22,19 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-import structlog
-
+from ringlog.kernel.commands.truncation import allowed_begin
 from ringlog.kernel.history import lies_beside
-from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, Unreadable
+from ringlog.kernel.outcome import Entry, OutcomeKind
 from ringlog.kernel.state import ClusterState
+from ringlog.log.beginning import Beginning
 from ringlog.log.errors import (
     LogDamaged,
     LogError,
     LogForked,
+    LogPassed,
     LogTruncated,
     LogUnavailable,
     ReplicaHalted,
@@ -40,57 +42,34 @@ from ringlog.log.errors import (
     TopicMissing,
     WaitTimedOut,
 )
-from ringlog.log.folding import BEGINNING, FoldedRecord, Founder, Start, follow
-from ringlog.log.identity import GROWN, Memory, Recorded, RecordFile, Seen, Topic, check_identity, compared
-from ringlog.log.port import LogRecord, MetadataLog, Tail
+from ringlog.log.folding import BEGINNING, FoldedRecord, Foreseen, Founder, GapWatch, Start, follow
+from ringlog.log.following import Follower, Halt, Subscription
+from ringlog.log.identity import GROWN, Memory, Recorded, RecordFile, Seen, Topic, check_begin, check_identity, compared
+from ringlog.log.port import LogRecord, LogTail, MetadataLog
+from ringlog.log.reading import record_at
 from ringlog.protocol.effects import LogEnd, Now, ReadUpTo, carry_out, read_barrier
+from ringlog.runtime.logs import Seldom, get_logger
 
 POLL_S = 0.2
 WATCH_S = 5.0
 NOTE_S = 1.0
 """How often a replica that moves notes how far it is: what a power cut takes from its memory."""
-RETRY_S = 0.05
-ASK_S = 2.0
-SUSPECT_S = 0.5
-MISSING_S = 10.0
+RETRY_S, ASK_S, SUSPECT_S, MISSING_S = 0.05, 2.0, 0.5, 10.0
 
 T = TypeVar("T")
-Follower = Callable[[ClusterState, ClusterState, Entry | Unreadable, Outcome, int], None]
-"""Called with (state before, state after, record, verdict, offset)."""
-
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 _ALARMS = (OutcomeKind.UNREADABLE, OutcomeKind.FOREIGN, OutcomeKind.REFUSED)
 _OFF_THE_CHAIN = (OutcomeKind.STALE, OutcomeKind.EXPIRED)
 
 
-@dataclass(frozen=True, slots=True)
-class Halt:
-    """Why the replica stopped, and the offset before which it stands."""
-
-    code: str
-    detail: str
-    offset: int
-    hint: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Subscription:
-    """A follower hears of every record from ``offset`` on.
-
-    ``state`` is the state before that one. ``close`` ends it.
-    """
-
-    state: ClusterState
-    offset: int
-    close: Callable[[], None]
-
-
-class Replica:
+class LogReplica:
     """Tails one metadata log. Safe from threads; ``start`` once, ``stop`` once.
 
     ``cluster_id``: the configured id, only compared. ``record``: what remembers the log over restarts, so that another
     one is noticed then, too: a file, or a ``Memory``. ``seen``: epochs that others remember, compared when folded.
     ``start``: a state of this very log, and the position behind it, from where it folds; without it, the beginning.
+    ``beginning``: finds such a start when the replica starts; ``began``: the state with which it then did.
+    ``foreseen``: for an author of this process, who folds what it sends.
     """
 
     def __init__(
@@ -101,27 +80,28 @@ class Replica:
         record: Path | Memory | None = None,
         seen: Iterable[Seen] = (),
         start: Start = BEGINNING,
+        beginning: Beginning | None = None,
         watch_s: float = WATCH_S,
     ) -> None:
         self.log = metadata
         self.decisions = threading.Lock()
+        self.foreseen = Foreseen()
         self._cluster_id = cluster_id
         self._memory = RecordFile(record) if isinstance(record, Path) else record
         self._kafka = ""
         self._seen = tuple(seen)
         self._watch_s = watch_s
         self._identity = ""
-        self._start = start
-        self._state = start.state
-        self._position = start.position
+        self._begin_with(start)
+        self._beginning = beginning
         self._founder: Founder | None = None
         self._newest: LogRecord | None = None
         self._arrived: LogRecord | None = None
-        self._is_contradicted = False
+        self._is_contradicted = self._note_failed = False
         self._noted = -1
-        self._note_failed = False
         self._noting = threading.Lock()
         self._halted: Halt | None = None
+        self._alarm = Seldom(log)
         self._counts: Counter[OutcomeKind] = Counter()
         self._followers: list[Follower] = []
         self._version = 0
@@ -132,7 +112,7 @@ class Replica:
 
     # ---------------------------------------------------------------------------------------------- life
 
-    def start(self) -> Replica:
+    def start(self) -> LogReplica:
         """Verify the topic, compare it with what was recorded, and begin to fold; returns at once, while it replays.
 
         Where it raises nothing has begun, and it may be called again. Raises TopicMissing, TopicMisconfigured,
@@ -142,14 +122,17 @@ class Replica:
         self.log.verify()
         self._identity = self.log.identity()
         begin, end = self.log.begin_offset(), self.log.end_offset()
-        self._check_begin(begin)
-        check_identity(self.log.name, Recorded(self._identity, self._position), self._identity, end)
+        self._gaps = GapWatch(end)
         if self._memory is not None:
             self._kafka = self.log.kafka_id()
             self._memory.meet(Topic(self.log.name, self._identity, self._kafka, end))
-            self.remember()
+        if self._beginning is not None:
+            self._begin_with(self._beginning.start(self.log, self._identity, self._remembered))
+        check_begin(self.log.name, begin, self._position, "there is no snapshot behind that")
+        check_identity(self.log.name, Recorded(self._identity, self._position), self._identity, end)
         if self._state.epoch > 0 and self._is_expected(self._state, self._position):
             self._agrees(self._state, self._position)
+        self.remember()
         self._threads = (
             threading.Thread(target=self._run, name=f"replica-{self.log.name}", daemon=True),
             threading.Thread(target=self._watch, name=f"watch-{self.log.name}", daemon=True),
@@ -158,13 +141,21 @@ class Replica:
             thread.start()
         return self
 
+    def _begin_with(self, start: Start) -> None:
+        self.began, self._state, self._position = start.state, start.state, start.position
+
+    def _remembered(self, cluster_id: str) -> tuple[Seen, ...]:
+        """What is to be compared of a cluster. Raises LogDamaged."""
+        seen = None if self._memory is None else self._memory.seen_of(cluster_id)
+        return self._seen if seen is None else (*self._seen, seen)
+
     def expect(self, seen: Iterable[Seen]) -> None:
         """Compare these, too, when they are folded. Before the start."""
         assert not self._threads, "what was folded cannot be compared any more"
         self._seen += tuple(seen)
 
     def stop(self, timeout_s: float = 5.0) -> None:
-        """Stop folding; whoever waits gets ReplicaStopped. The log itself stays open: it belongs to the caller."""
+        """Stop folding; all that wait get ReplicaStopped. The log itself stays open: it belongs to the caller."""
         self._stopping.set()
         with self._changed:
             self._changed.notify_all()
@@ -174,7 +165,7 @@ class Replica:
         if self._threads:
             self.remember()
 
-    def __enter__(self) -> Replica:
+    def __enter__(self) -> LogReplica:
         return self.start()
 
     def __exit__(self, *_: object) -> None:
@@ -272,24 +263,50 @@ class Replica:
     # ------------------------------------------------------------------------------------------- folding
 
     def _run(self) -> None:
-        tail: Tail | None = None
+        while self._folds():
+            pass
+
+    def _folds(self) -> bool:
+        """Fold until that is over; True: the log begins later now, and so does this replica, if it can."""
+        tail: LogTail | None = None
         try:
             tail = self.log.tail(self._position)
-            for made in follow(self._arriving(tail), self._state):
+            for made in follow(self._arriving(tail), self._state, self.foreseen):
                 if not self._take(made):
-                    return
+                    break
         except LogDamaged as error:
+            if isinstance(error, LogTruncated) and self._begins_again():
+                return True
             self._halt_on(error)
         except Exception as error:
-            log.exception("replica_failed", log=self.log.name)
             self._halt(
                 Halt("replica_failed", f"{type(error).__name__}: {error}", self._position, "a defect: report it")
             )
+            log.exception("replica_failed", log=self.log.name)
         finally:
             if tail is not None:
                 tail.close()
+        return False
 
-    def _arriving(self, tail: Tail) -> Iterator[LogRecord]:
+    def _begins_again(self) -> bool:
+        """Take a later snapshot, where nobody follows who would miss a record; of a broker that is away, later."""
+        try:
+            start = (
+                None if self._beginning is None else self._beginning.start(self.log, self._identity, self._remembered)
+            )
+        except LogUnavailable:
+            return not self._stopping.wait(RETRY_S)
+        with self._turn:
+            if start is None or start.position <= self._position or not self._agrees(start.state, start.position):
+                return False
+            if self._followers:
+                self._halt_on(LogPassed(self.log.name, self._position))
+                return False
+            self._begin_with(start)
+        log.info("begins_again", log=self.log.name, epoch=start.state.epoch, offset=start.position)
+        return True
+
+    def _arriving(self, tail: LogTail) -> Iterator[LogRecord]:
         """The records as they come; after each batch its end is published."""
         while not self._is_over():
             for record in tail.poll(POLL_S):
@@ -308,8 +325,9 @@ class Replica:
                 hint = "this release does not know the entry: install one that does"
                 self._halt(Halt(outcome.code or "unknown_command", outcome.detail, offset, hint))
                 return False
+            self._gaps.saw(made)
             if outcome.kind in _ALARMS:
-                log.warning("entry_" + outcome.kind.value, offset=offset, code=outcome.code, detail=outcome.detail)
+                self._alarm.warn("entry_" + outcome.kind.value, offset=offset, code=outcome.code, detail=outcome.detail)
             if (founder := made.founder) is not None:
                 self._founder = founder
                 if not self._is_expected(after, offset):
@@ -333,11 +351,10 @@ class Replica:
             self._halt(Halt("cluster_mismatch", detail, offset, "correct the configured id, or the cluster's name"))
             return False
         try:
-            seen = None if self._memory is None else self._memory.seen_of(state.cluster_id)
+            self._seen = self._remembered(state.cluster_id)
         except LogDamaged as error:
             self._halt_on(error)
             return False
-        self._seen += () if seen is None else (seen,)
         return True
 
     def _agrees(self, state: ClusterState, position: int) -> bool:
@@ -406,15 +423,9 @@ class Replica:
         identity = self.log.identity()
         begin, end = self._bounds_of_what_is_there()
         check_identity(self.log.name, recorded, identity, end)
-        self._check_begin(begin)
+        if self._position >= end:
+            check_begin(self.log.name, begin, allowed_begin(self._state), "no entry allows that")
         self._check_newest()
-
-    def _check_begin(self, begin: int) -> None:
-        if begin > self._start.position:
-            raise LogTruncated(
-                f"{self.log.name} begins at offset {begin}",
-                "entries were deleted, and nobody can start without them: restore the topic",
-            )
 
     def _check_newest(self) -> None:
         """If somebody's entries contradict this replica: is what it applied last still where it was?"""
@@ -423,27 +434,15 @@ class Replica:
             return
         self._is_contradicted = False
         try:
-            self._check_at(newest)
+            if record_at(self.log, newest.offset, ASK_S) != newest:
+                what = f"{self.log.name} has another entry at offset {newest.offset} than was read there"
+                raise LogForked(what, GROWN)
         except LogError:
             self._is_contradicted = True
             raise
 
-    def _check_at(self, newest: LogRecord) -> None:
-        tail = self.log.tail(newest.offset)
-        try:
-            found = tail.poll(ASK_S, 1)
-        finally:
-            tail.close()
-        if not found and tail.position <= newest.offset:
-            raise LogUnavailable(f"{self.log.name}: offset {newest.offset} was not read", "is the broker up?")
-        if not found or found[0] != newest:
-            raise LogForked(
-                f"{self.log.name} has another entry at offset {newest.offset} than was read there",
-                GROWN,
-            )
-
     def _bounds_of_what_is_there(self) -> tuple[int, int]:
-        """Begin and end of a topic that has just told its id: a reader's client may still believe there is none."""
+        """Begin and end of a topic whose id was just read: a reader's client may still believe there is none."""
         try:
             return self.log.begin_offset(), self.log.end_offset()
         except TopicMissing as error:
@@ -481,12 +480,13 @@ class Replica:
         self._halt(Halt(error.code, error.message, self._position, error.hint))
 
     def _halt(self, halt: Halt) -> None:
+        """Those who wait hear of it before the log does: a traceback may take seconds to render."""
         with self._changed:
-            if self._halted is None:
-                self._halted = halt
-                log.error("replica_halted", log=self.log.name, code=halt.code, detail=halt.detail, offset=halt.offset)
+            first, self._halted = self._halted is None, self._halted or halt
             self._version += 1
             self._changed.notify_all()
+        if first:
+            log.error("replica_halted", log=self.log.name, code=halt.code, detail=halt.detail, offset=halt.offset)
 
     def _is_over(self) -> bool:
         return self._halted is not None or self._stopping.is_set()

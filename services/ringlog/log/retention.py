@@ -5,7 +5,7 @@ topic's ``retention.ms`` must be at least the greatest ``ttl`` that any row in i
 (``ringlog.kernel.generations.expiry.log_retention``); then a row is there for at least its ``ttl``, and is gone at
 most a ``segment.ms`` after the retention. Neither decides what a reader delivers: positions do.
 
-A retention is only ever raised here. Whoever wants less disk lowers the tables' ``ttl`` first.
+A retention is only ever raised here. To use less disk, lower the tables' ``ttl`` first.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ class Retention:
     bytes: int
 
     def covers(self, seconds: int | None) -> bool:
-        """True if every record is kept for so many seconds (None: for ever), however many there are."""
+        """True if every record is kept for this number of seconds (None: for ever), however many there are."""
         by_time = self.ms == FOR_EVER or (seconds is not None and self.ms >= seconds * 1000)
         return by_time and self.bytes == FOR_EVER
 
 
 def wanted_settings(seconds: int | None) -> dict[str, str]:
-    """The settings of a topic that keeps its records for so many seconds, None: for ever."""
+    """The settings of a topic that keeps its records for this number of seconds, None: for ever."""
     ms = FOR_EVER if seconds is None else seconds * 1000
     return {"retention.ms": str(ms), "retention.bytes": str(FOR_EVER)}
 
 
 def mending(bootstrap_servers: str, topic: str, found: Retention, seconds: int | None) -> str:
-    """The command that makes a topic keep its records for so many seconds."""
+    """The command that makes a topic keep its records for this number of seconds."""
     added = ",".join(f"{name}={value}" for name, value in _missing(found, seconds).items())
     where = f"--bootstrap-server {bootstrap_servers} --entity-type topics --entity-name {topic}"
     return f"kafka-configs.sh {where} --alter --add-config {added}"
@@ -56,7 +56,7 @@ def retention_of(admin: AdminClient, topic: str) -> Retention:
 
 
 def keep_at_least(admin: AdminClient, topic: str, seconds: int | None) -> Retention:
-    """Raise the retention if it does not cover so many seconds (None: for ever); what it was before.
+    """Raise the retention if it does not cover this number of seconds (None: for ever); what it was before.
 
     Raises LogUnavailable, also if the broker denies it.
     """

@@ -228,7 +228,7 @@ def _answer(future: Future[Any]) -> Any:
     except KafkaException as error:
         if error.args[0].code() == _NO_AUTHORIZER:
             raise NoAuthorizer(
-                "the broker has no authorizer: whoever reaches it may write",
+                "the broker has no authorizer: any process that reaches it may write",
                 "set authorizer.class.name, or see to it by other means",
             ) from error
         raise LogUnavailable(f"the broker refused to change rights: {error.args[0].str()}") from error

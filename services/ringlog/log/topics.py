@@ -6,15 +6,15 @@ retention by time or size, no compaction, no election of a replica that lacks ac
 
 **Clocks.** Records carry the wall clocks of their authors, in every topic but ``mutations``, where the broker's counts.
 A clock that is wrong must not make the broker refuse a record, so its limits on timestamps are lifted wherever our own
-times stand (``ANY_CLOCK``, one rule for all topics). Whoever looks after a cluster raises them where they are lower.
+times stand (``ANY_CLOCK``, one rule for all topics). The start of a cluster raises them where they are lower.
 
 **Copies.** A new cluster's topics have ``replication 3, min.insync.replicas 2`` where there are three brokers, and one
 copy where there is one and no other is known of. In between somebody must say (``CopiesUndecided``): a broker that is
 down for a moment must not make a cluster of single copies. Of ``n`` copies at least ``least_insync(n)`` must have a
 record before it is acknowledged, so that any two choices of them share one, and at most ``n``, or nothing could be
 written. That setting is what remembers the founding: who takes copies away from a topic comes below it. Fewer copies
-than brokers would allow are no less than at founding, and told. A single broker acknowledges before the record is on
-the disk: a power cut can lose the newest ones.
+than brokers would allow are no less than at founding, and reported. A single broker acknowledges before the record is
+on the disk: a power cut can lose the newest ones.
 """
 
 from __future__ import annotations
@@ -22,23 +22,24 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-import structlog
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
 from ringlog.kernel.changes import CHANGE_TOPICS, EPOCHS
 from ringlog.log.errors import CopiesUndecided, LogUnavailable, TopicMisconfigured, TopicMissing
 from ringlog.runtime.kafka_config import connection
+from ringlog.runtime.logs import get_logger
 
 RECORD_BYTES_MAX = 2 * 1024 * 1024
 REPLICATION_MAX = 3
 REQUEST_TIMEOUT_S = 15.0
 LOOK_AGAIN_S = 0.02
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 _DAY_MS = 24 * 60 * 60 * 1000
 _FOREVER = {"retention.ms": "-1", "retention.bytes": "-1"}
@@ -64,11 +65,11 @@ class TopicSpec:
     required: Mapping[str, str]
     initial: Mapping[str, str] = field(default_factory=dict)
     at_most: Mapping[str, str] = field(default_factory=dict)
-    """Numbers: set when it is made, and lowered by whoever looks after the cluster if they are greater."""
+    """Numbers: set when it is made, and lowered at the start of a cluster if they are greater."""
 
     @property
     def raised(self) -> Mapping[str, str]:
-        """What is set when it is made, and raised by whoever looks after the cluster if it is less."""
+        """What is set when it is made, and raised at the start of a cluster if it is less."""
         return {} if self.required.get("message.timestamp.type") == "LogAppendTime" else ANY_CLOCK
 
 
@@ -81,18 +82,21 @@ class TopicProfile:
 
 
 def least_insync(copies: int) -> int:
-    """How many of so many copies must have a record before it is acknowledged: more than half, of three or more."""
+    """How many of N copies must have a record before it is acknowledged: more than half, of three or more."""
     return copies // 2 + 1 if copies >= REPLICATION_MAX else 1
 
 
-def _compacted(suffix: str, at_most: Mapping[str, str] | None = None) -> TopicSpec:
-    return TopicSpec(suffix, 1, _SAFE | _COMPACT, _LARGE, at_most or {})
+def _compacted(
+    suffix: str, at_most: Mapping[str, str] | None = None, required: Mapping[str, str] | None = None
+) -> TopicSpec:
+    return TopicSpec(suffix, 1, _SAFE | _COMPACT | dict(required or {}), _LARGE, at_most or {})
 
 
 METADATA = TopicSpec("metadata", 1, _SAFE | _FOREVER | _DELETE | {"message.timestamp.type": "CreateTime"} | _LARGE)
 REQUESTS = TopicSpec("requests", 1, _SAFE | _DELETE | _LARGE, {"retention.ms": str(7 * _DAY_MS)})
 RESULTS = TopicSpec("results", 1, _SAFE | _FOREVER | _DELETE, _LARGE)
 ACKS = _compacted("acks", _BRISK)
+LOAD = _compacted("load", _BRISK, _APPEND_TIME)
 MUTATIONS = TopicSpec(
     "mutations",
     4,
@@ -106,6 +110,7 @@ DEAD_LETTERS = TopicSpec(
     "dead-letters", 1, _SAFE | _DELETE, {"max.message.bytes": str(2 * RECORD_BYTES_MAX)} | _FOREVER
 )
 AGENTS = _compacted("agents", _BRISK)
+SNAPSHOTS = _compacted("snapshots", _BRISK)
 SCHEMAS = _compacted("schemas")
 
 TOPICS: tuple[TopicSpec, ...] = (
@@ -113,10 +118,12 @@ TOPICS: tuple[TopicSpec, ...] = (
     REQUESTS,
     RESULTS,
     ACKS,
+    LOAD,
     MUTATIONS,
     CDC,
     DEAD_LETTERS,
     AGENTS,
+    SNAPSHOTS,
     SCHEMAS,
     *(_compacted(suffix, _BRISK if suffix == EPOCHS else None) for suffix in CHANGE_TOPICS),
 )
@@ -134,7 +141,7 @@ def admin_client(bootstrap_servers: str) -> AdminClient:
 
 def profile_of(admin: AdminClient, cluster: str, wanted: int | None = None, named: int = 1) -> TopicProfile:
     """How many copies the topics of a cluster get: ``wanted``; else as many as its metadata topic has, if there is one;
-    else what the brokers allow. ``named``: addresses that whoever asks has been given for them.
+    else what the brokers allow. ``named``: addresses that the caller knows them by.
 
     Raises CopiesUndecided, LogUnavailable.
     """
@@ -149,7 +156,7 @@ def profile_of(admin: AdminClient, cluster: str, wanted: int | None = None, name
 
 
 def chosen(up: int, others: int, wanted: int | None = None) -> TopicProfile:
-    """The copies of new topics where so many brokers are up, and there is a sign of so many others that are not.
+    """The copies of new topics where ``up`` brokers are up, and there is a sign of others that are not.
 
     A sign is a copy on a broker that is not up, or one more address. Raises CopiesUndecided.
     """
@@ -265,6 +272,13 @@ def delete_before(admin: AdminClient, name: str, offset: int) -> None:
     futures: Mapping[Any, Future[Any]] = _call(admin.delete_records, [place], request_timeout=REQUEST_TIMEOUT_S)
     for future in futures.values():
         _result(future, name)
+
+
+def delete_topic(admin: AdminClient, name: str) -> None:
+    """Delete a topic; what is gone already stays so. Raises LogUnavailable."""
+    futures: Mapping[str, Future[Any]] = _call(admin.delete_topics, [name], request_timeout=REQUEST_TIMEOUT_S)
+    with suppress(TopicMissing):
+        _result(futures[name], name)
 
 
 @dataclass(frozen=True, slots=True)

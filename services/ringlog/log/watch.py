@@ -1,8 +1,8 @@
 """Are the topics that a process lives on still the ones that it started with?
 
 A reader that is assigned a partition hears nothing when its topic is deleted, and one of a consumer group only loses
-its partition; a topic that was made again may be read on as if nothing had happened. So whoever depends on a topic
-looks at its id, now and then.
+its partition; a topic that was made again may be read on as if nothing had happened. So a process that depends on a
+topic looks at its id, now and then.
 
 A broker that gives no answer shows nothing, and one that has just started may not know all its topics yet: a topic must
 be missing for ``MISSING_S``, and another id be seen twice.

@@ -1,101 +1,96 @@
-"""Acknowledgements of a node: durable first, then published, again until the broker has taken the newest one."""
+"""Publishes acknowledgements of a node: performs ``ringlog.node.protocol.acks`` on Kafka."""
 
 from __future__ import annotations
 
-import time
+import threading
+from collections.abc import Callable
+from typing import Any
 
-import structlog
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from ringlog.kernel.history import state_id_at
-from ringlog.kernel.settings import setting
+from ringlog.log.producer import TOO_LARGE, producer_config, too_large
 from ringlog.log.topics import topic_name
-from ringlog.node.data_side import DataSide
-from ringlog.node.due import Due
 from ringlog.node.errors import NodeFailed
-from ringlog.node.holder import Holder
-from ringlog.node.identity import NodeFolder
-from ringlog.node.tries import news_of
-from ringlog.protocol.tablet_steps import tablet_reports
-from ringlog.runtime.clock import Clock
-from ringlog.runtime.kafka_config import connection
+from ringlog.node.patience import Stopped
+from ringlog.node.protocol.acks import Keep, News, PublishAcknowledgement
+from ringlog.runtime.logs import get_logger
 from ringlog.wire.records import NodeAck, encode_node_ack
 
-DELIVERY_MS = 20_000
+DELIVERY_S = 20.0
 AGAIN_S = 2.0
+POLL_S = 0.5
+END_S = 5.0
 
-log = structlog.get_logger("ringlog.node")
+log = get_logger("ringlog.node")
 
 
 class Acks:
-    """Publishes to the cluster's acks, as the incarnation of ``folder``; not for several threads."""
+    """Publishes to the cluster's acks, for the one thread that performs the steps; ``news`` wakes it, ``keep`` has on
+    disk what is about to be acknowledged.
 
-    def __init__(self, bootstrap: str, cluster: str, folder: NodeFolder, clock: Clock) -> None:
+    Raises Stopped where that thread waits once ``stopping`` is set.
+    """
+
+    def __init__(self, bootstrap: str, cluster: str, keep: Callable[[Keep], None], stopping: threading.Event) -> None:
+        self.news = threading.Event()
         self._topic = topic_name(cluster, "acks")
-        self._folder = folder
-        self._clock = clock
-        self._due = Due(folder.node)
-        self._failed = False
+        self._stopping = stopping
         self._bootstrap = bootstrap
-        self._not_before = 0.0
         self._producer = self._connected()
+        self.handlers: dict[type, Callable[[Any], Any]] = {
+            News: lambda _: self._await_news(),
+            Keep: keep,
+            PublishAcknowledgement: lambda effect: self._publish(effect.ack),
+        }
 
     def _connected(self) -> Producer:
-        return Producer(
-            {
-                **connection(self._bootstrap),
-                "enable.idempotence": True,
-                "linger.ms": 0,
-                "message.timeout.ms": DELIVERY_MS,
-                "log_level": 2,
-            }
-        )
+        return Producer(producer_config(self._bootstrap, "node-acks", DELIVERY_S))
 
-    def publish(self, holder: Holder, data: DataSide) -> None:
-        """Acknowledge the epoch that rows and cells have come to, and the streams received, if that is due.
+    def _await_news(self) -> None:
+        while not self.news.wait(POLL_S):
+            self._look()
+        self.news.clear()
+        self._look()
 
-        A topic that is missing for now is tried again: it may be made again while the node works. Raises NodeFailed.
+    def _look(self) -> None:
+        if self._stopping.is_set():
+            raise Stopped
+
+    def _publish(self, ack: NodeAck) -> bool:
+        """Whether it is there for certain. A topic that is missing for now is tried again: it may be made again while
+        the node works. Raises NodeFailed.
         """
-        self._producer.poll(0)
-        if time.monotonic() < self._not_before:
-            return
-        with holder.lock:
-            epoch = min(holder.state.epoch, data.acknowledgeable())
-            reports = tuple(holder.reports[name] for name in sorted(holder.reports) if data.received(name))
-            reports += tablet_reports(holder.state, holder.node)
-            tries = data.tries.told()
-            news = news_of(tries, setting(holder.state, "stream_tries_max"))
-            words = (tuple(report.operation for report in reports), news)
-            now = time.monotonic_ns() // 1_000
-            if epoch == 0 or not (self._failed or self._due.is_due(holder.state, epoch, words, now)):
-                return
-            cluster_id, rows = holder.state.cluster_id, len(holder.store)
-            state_id = state_id_at(holder.state, epoch)
-        self._folder.keep(cluster_id, epoch, state_id)
-        at = self._clock.now_us()
-        ack = NodeAck(
-            cluster_id, holder.node, self._folder.incarnation, epoch, epoch, reports, rows, at, tries, state_id
-        )
-        self._failed = False
-        self._due.sent(epoch, words, now)
+        value, delivered = encode_node_ack(ack), list[KafkaError | None]()
+
+        def on_delivery(error: KafkaError | None, _: Message) -> None:
+            delivered.append(error)
+
         try:
-            self._producer.produce(
-                self._topic, encode_node_ack(ack), key=holder.node.encode(), on_delivery=self._delivered
-            )
+            self._producer.produce(self._topic, value, key=ack.node.encode(), on_delivery=on_delivery)
         except KafkaException as error:
             # A client that has once learned that a topic is missing may believe it for minutes: begin with a new one.
-            log.warning("acknowledgement waits", topic=self._topic, why=error.args[0].str())
-            self._failed, self._not_before = True, time.monotonic() + AGAIN_S
+            self._say(error.args[0], len(value))
             self._producer = self._connected()
-        self._producer.poll(0)
+            self._stopping.wait(AGAIN_S)
+            return False
+        while not delivered:
+            self._producer.poll(POLL_S)
+            self._look()
+        (failed,) = delivered
+        if failed is not None and failed.fatal():
+            raise NodeFailed(f"acknowledgements cannot be published any more: {failed}")
+        if failed is not None:
+            self._say(failed, len(value))
+        return failed is None
 
-    def _delivered(self, error: KafkaError | None, _: Message) -> None:
-        if error is None:
-            return
-        if error.fatal():
-            raise NodeFailed(f"acknowledgements cannot be published any more: {error}")
-        self._failed = True
+    def _say(self, error: KafkaError, size: int) -> None:
+        """Of one that is too large: the node goes on to serve at its epoch, and no gate passes for it."""
+        if error.code() in TOO_LARGE:
+            refused = too_large(self._topic, None, size)
+            log.error("record_too_large", topic=self._topic, bytes=size, why=refused.message, ends=refused.hint)
+        else:
+            log.warning("acknowledgement waits", topic=self._topic, why=error.str())
 
     def close(self) -> None:
         """Give what is under way a moment."""
-        self._producer.flush(5)
+        self._producer.flush(END_S)

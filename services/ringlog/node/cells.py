@@ -13,10 +13,11 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from ringlog.kernel.values import Token
 from ringlog.node import tree
 from ringlog.node.spans import LOWEST, Span, Spans
 from ringlog.node.tree import EMPTY, Node, Pair
-from ringlog.wire.cells import Cell, Key, newest
+from ringlog.wire.cells import Key, RegisterCell, newest
 
 _HEAD = struct.Struct(">q?")
 _SIGN = 1 << 63
@@ -24,7 +25,7 @@ _AFTER = 1 << 64
 """The first number that is above every token as it is written."""
 
 
-class Cells:
+class CellMap:
     """Immutable. Safe from threads, as values are."""
 
     __slots__ = ("root",)
@@ -41,14 +42,14 @@ class Cells:
     def __contains__(self, key: Key) -> bool:
         return tree.find(self.root, bytes_of(key)) is not None
 
-    def __getitem__(self, key: Key) -> Cell:
+    def __getitem__(self, key: Key) -> RegisterCell:
         found = self.get(key)
         if found is None:
             raise KeyError(key)
         return found
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Cells):
+        if not isinstance(other, CellMap):
             return NotImplemented
         return self.root is other.root or (len(self) == len(other) and list(self.items()) == list(other.items()))
 
@@ -61,16 +62,16 @@ class Cells:
         """The registers in their order."""
         return iter(self)
 
-    def values(self) -> Iterator[Cell]:
+    def values(self) -> Iterator[RegisterCell]:
         """What they hold."""
         return (cell for _, cell in self.items())
 
-    def get(self, key: Key) -> Cell | None:
+    def get(self, key: Key) -> RegisterCell | None:
         """What a register holds."""
         found = tree.find(self.root, bytes_of(key))
         return None if found is None else cell_of(found)
 
-    def items(self) -> Iterator[tuple[Key, Cell]]:
+    def items(self) -> Iterator[tuple[Key, RegisterCell]]:
         """All, in the order of the registers."""
         return (
             (key_of(key), cell_of(cell))
@@ -78,7 +79,7 @@ class Cells:
             for key, cell in zip(leaf.keys, leaf.values, strict=True)
         )
 
-    def within(self, spans: Iterable[Span], after: Key | None = None) -> Iterator[tuple[Key, Cell]]:
+    def within(self, spans: Iterable[Span], after: Key | None = None) -> Iterator[tuple[Key, RegisterCell]]:
         """Those of ascending spans, in the order of the registers, from the one after ``after`` on."""
         begin = b"" if after is None else bytes_of(after) + b"\0"
         for span in spans:
@@ -102,21 +103,28 @@ class Cells:
             begin = name + b"\1"
         return tuple(found)
 
-    def with_newest(self, cells: Iterable[tuple[Key, Cell]]) -> Cells:
+    def sizes(self, keyspace: str) -> Iterator[tuple[Token, int]]:
+        """Token and bytes, of name and cell, of each register of a keyspace, in their order."""
+        name = keyspace.encode()
+        at = len(name) + 1
+        for key, cell in tree.between(self.root, name + b"\0", name + b"\1"):
+            yield int.from_bytes(key[at : at + 8], "big") - _SIGN, len(key) - at + len(cell)
+
+    def with_newest(self, cells: Iterable[tuple[Key, RegisterCell]]) -> CellMap:
         """With these cells where they win."""
         return self.with_pairs((bytes_of(key), bytes_of_cell(cell)) for key, cell in cells)
 
-    def with_pairs(self, pairs: Iterable[Pair]) -> Cells:
+    def with_pairs(self, pairs: Iterable[Pair]) -> CellMap:
         """With these cells, as the tree has them, where they win."""
         root = self.root
         for key, cell in pairs:
             held = tree.find(root, key)
             if held is None or newest_of(held, cell) is not held:
                 root = tree.put(root, key, cell)
-        return self if root is self.root else Cells(root)
+        return self if root is self.root else CellMap(root)
 
-    def with_many(self, cells: Mapping[bytes, bytes]) -> Cells:
-        """``with_pairs`` for so many of them that it is worth to build the tree anew."""
+    def with_many(self, cells: Mapping[bytes, bytes]) -> CellMap:
+        """``with_pairs`` for a number of them at which it is worth to build the tree anew."""
         if len(cells) * 4 < len(self):
             return self.with_pairs(cells.items())
         found = {key: cell for leaf in tree.leaves(self.root) for key, cell in zip(leaf.keys, leaf.values, strict=True)}
@@ -124,22 +132,22 @@ class Cells:
             held = found.get(key)
             found[key] = cell if held is None else newest_of(held, cell)
         keys = sorted(found)
-        return Cells(tree.built([(keys, [found[key] for key in keys])]))
+        return CellMap(tree.built([(keys, [found[key] for key in keys])]))
 
-    def without(self, spans: Iterable[Span]) -> Cells:
+    def without(self, spans: Iterable[Span]) -> CellMap:
         """Without what lies in the spans; the same value if nothing does."""
         root = self.root
         for span in spans:
             root = tree.cut(root, *_bounds(span))
-        return self if root is self.root else Cells(root)
+        return self if root is self.root else CellMap(root)
 
-    def without_keys(self, keys: Iterable[Key]) -> Cells:
+    def without_keys(self, keys: Iterable[Key]) -> CellMap:
         """Without these registers; the same value if it has none of them."""
         root = self.root
         for key in keys:
             low = bytes_of(key)
             root = tree.cut(root, low, low + b"\0")
-        return self if root is self.root else Cells(root)
+        return self if root is self.root else CellMap(root)
 
 
 class Excerpt:
@@ -147,14 +155,14 @@ class Excerpt:
 
     __slots__ = ("_cells", "_spans")
 
-    def __init__(self, cells: Cells, spans: Spans) -> None:
+    def __init__(self, cells: CellMap, spans: Spans) -> None:
         self._cells = cells
         self._spans = spans
 
     def __contains__(self, key: Key) -> bool:
         return key in self._spans and key in self._cells
 
-    def after(self, key: Key | None = None) -> Iterator[tuple[Key, Cell]]:
+    def after(self, key: Key | None = None) -> Iterator[tuple[Key, RegisterCell]]:
         """In the order of the registers, from the one after ``key`` on; costs what is taken."""
         return self._cells.within(self._spans, key)
 
@@ -171,15 +179,15 @@ def key_of(data: bytes) -> Key:
     return Key(data[: at - 1].decode(), int.from_bytes(data[at : at + 8], "big") - _SIGN, data[at + 8 :])
 
 
-def bytes_of_cell(cell: Cell) -> bytes:
+def bytes_of_cell(cell: RegisterCell) -> bytes:
     """A cell as the tree has it."""
     return _HEAD.pack(cell.timestamp, cell.deleted) + cell.value
 
 
-def cell_of(data: bytes) -> Cell:
+def cell_of(data: bytes) -> RegisterCell:
     """The cell of ``bytes_of_cell``."""
     timestamp, deleted = _HEAD.unpack_from(data)
-    return Cell(timestamp, data[_HEAD.size :], deleted)
+    return RegisterCell(timestamp, data[_HEAD.size :], deleted)
 
 
 def newest_of(one: bytes, other: bytes) -> bytes:

@@ -1,8 +1,9 @@
 """What a request must be like before anybody looks at what it asks for.
 
-Whoever reaches the port may send anything, and what is kept here goes on to other nodes, for years. So nothing is
-believed because of who says it: a token beside a name is computed again, sizes and orders are checked where a message
-comes in, an epoch is only what the sender says it is. A refusal is a code of ``ringlog.wire.data``; empty: none.
+A process that reaches the port may send anything, and what is kept here goes on to other nodes, for years. So nothing
+is believed because of who says it: a token beside a name is computed again, sizes and orders are checked where a
+message comes in, an epoch is only what the sender says it is. A refusal is a code of ``ringlog.wire.data``; empty:
+none.
 
 What depends on the state (is this node a member, does the operation want that stream, is there such a keyspace) is
 decided under it, by ``ringlog.node.registers`` and ``ringlog.node.holder``.
@@ -17,7 +18,7 @@ from typing import Any
 
 from ringlog.kernel.ring.murmur3 import token_of
 from ringlog.kernel.values import Token
-from ringlog.wire.cells import Cell, Key, key_of
+from ringlog.wire.cells import Key, RegisterCell, key_of
 from ringlog.wire.data import (
     BAD_CELL,
     BAD_EPOCH,
@@ -51,7 +52,7 @@ def key_refusal(key: Key) -> str:
     return "" if is_sound(key) else BAD_TOKEN
 
 
-def cell_refusal(cell: Cell) -> str:
+def cell_refusal(cell: RegisterCell) -> str:
     """The code that refuses a cell as such."""
     if len(cell.value) > VALUE_BYTES_MAX:
         return TOO_LARGE

@@ -14,17 +14,17 @@ from typing import TypeVar
 
 import grpc
 
-from ringlog.kernel.history import contradicts, state_id_at
-from ringlog.kernel.values import Epoch
+from ringlog.kernel.history import contradicts
 from ringlog.node import checks, row_stream
 from ringlog.node.cells import Excerpt
 from ringlog.node.errors import NodeFailed
 from ringlog.node.holder import Holder, NotReady, NotServed
 from ringlog.node.pages import Body, grouped, sent
 from ringlog.node.register_host import RegisterHost
-from ringlog.node.registers import Behind, Fetch, Reply
+from ringlog.node.registers import Behind, RegisterFetch, read_reply, write_reply
+from ringlog.node.store import RowVersion
 from ringlog.node.taking import SILENCE_S, Watched
-from ringlog.wire.cells import Cell, Key, digest_of
+from ringlog.wire.cells import Key, RegisterCell
 from ringlog.wire.data import (
     BAD_STREAM,
     BEHIND,
@@ -54,7 +54,7 @@ from ringlog.wire.errors import WireError
 T = TypeVar("T")
 WORKERS = 48
 CALLS_MAX = 1_024
-"""Calls in hand and waiting; one more is told that there are too many."""
+"""Calls in hand and waiting; one more is refused as one too many."""
 STREAMS_MAX = 4
 STOP_S = 2.0
 OPTIONS = (
@@ -132,7 +132,7 @@ class DataServer:
             context.abort(grpc.StatusCode.ABORTED, f"nobody knows whether it was written: {unknown}")
         if isinstance(found, Behind):
             return pack(WriteReply(self._host.node, self._epoch(), BEHIND))
-        return pack(WriteReply(self._host.node, found.epoch, found.refused, self._state_id(found.epoch)))
+        return pack(write_reply(self._host.value, found))
 
     def _read(self, data: bytes, context: grpc.ServicerContext) -> bytes:
         request = _unpacked(ReadRequest, data, context)
@@ -145,7 +145,7 @@ class DataServer:
             context.abort(grpc.StatusCode.ABORTED, str(failed))
         if isinstance(found, Behind):
             return pack(ReadReply(self._host.node, self._epoch(), BEHIND))
-        return pack(_read_reply(self._host.node, found, request.digest, self._state_id(found.epoch)))
+        return pack(read_reply(self._host.value, found, request.digest))
 
     def _status(self, data: bytes, context: grpc.ServicerContext) -> bytes:
         request = _unpacked(StatusRequest, data, context)
@@ -156,9 +156,6 @@ class DataServer:
 
     def _epoch(self) -> int:
         return self._host.value.state.epoch
-
-    def _state_id(self, epoch: Epoch) -> str:
-        return state_id_at(self._host.value.state, epoch)
 
     def _misdirected(self, cluster_id: str, node: str) -> str:
         """The code that refuses a message for somebody else."""
@@ -205,39 +202,33 @@ class DataServer:
 
     def _cells(self, request: StreamRequest) -> Iterator[StreamPage]:
         node = self._host.node
-        found = self._host.snapshot(Fetch(request.operation, request.epoch, node, request.replication, request.ranges))
+        found = self._host.snapshot(
+            RegisterFetch(request.operation, request.epoch, node, request.replication, request.ranges)
+        )
         if isinstance(found, Excerpt):
             yield from sent(node, self._epoch(), bodies(found.after(request.after), self._page_bytes))
         else:
             yield StreamPage(node, self._epoch(), BEHIND if isinstance(found, Behind) else found)
 
     def _rows(self, request: RowsRequest) -> Iterator[StreamPage]:
-        node = self._host.node
+        node, positions = self._host.node, dict(request.positions)
+
+        def page(after: RowVersion | None) -> tuple[RowVersion, ...]:
+            whose = request.operation, request.replication, request.ranges
+            return self._holder.page(*whose, positions, after, self._page_bytes)
+
         try:
-            found = self._holder.snapshot(
-                request.operation, request.replication, request.ranges, dict(request.positions)
-            )
+            yield from sent(node, self._epoch(), row_stream.bodies(page, request.after))
         except NotReady as waiting:
             yield StreamPage(node, self._epoch(), NOT_READY, str(waiting))
         except NotServed as elsewhere:
             yield StreamPage(node, self._epoch(), BAD_STREAM, str(elsewhere))
-        else:
-            rows = row_stream.bodies(found.versions, request.after, self._page_bytes)
-            yield from sent(node, self._epoch(), rows)
 
 
-def bodies(cells: Iterable[tuple[Key, Cell]], page_bytes: int) -> Iterator[Body]:
+def bodies(cells: Iterable[tuple[Key, RegisterCell]], page_bytes: int) -> Iterator[Body]:
     """The bodies of cells, which ascend."""
     for group in grouped(((one, len(one[0].name) + len(one[1].value)) for one in cells), page_bytes):
         yield pack(Cells(group)), len(group)
-
-
-def _read_reply(node: str, found: Reply, digest: bool, state_id: str) -> ReadReply:
-    cell = found.cell
-    if not digest or cell is None:
-        return ReadReply(node, found.epoch, found.refused, cell, state_id=state_id)
-    shown = Cell(cell.timestamp, b"", cell.deleted)
-    return ReadReply(node, found.epoch, found.refused, shown, digest_of(cell), state_id)
 
 
 def _unpacked(record: type[T], data: bytes, context: grpc.ServicerContext) -> T:

@@ -10,27 +10,27 @@ import contextlib
 import gc
 import threading
 
-import structlog
-
 from ringlog.client.peers import Peers, StatusPages
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Epoch, OperationId
 from ringlog.log.errors import LogError, WaitTimedOut
 from ringlog.log.identity import Seen
-from ringlog.log.replica import Replica
+from ringlog.log.replica import LogReplica
+from ringlog.node.cells import CellMap
 from ringlog.node.data_server import DataServer
 from ringlog.node.errors import NodeFailed
 from ringlog.node.frames import JournalDamaged
-from ringlog.node.holder import Fetch, Holder
+from ringlog.node.holder import Holder, RowFetch
 from ringlog.node.identity import NodeFolder, NodeOptions
 from ringlog.node.pull import Puller
 from ringlog.node.register_host import RegisterHost
 from ringlog.node.row_stream import RowPull
 from ringlog.node.tries import Tries
 from ringlog.runtime.clock import Clock
+from ringlog.runtime.logs import get_logger
 from ringlog.wire.data import StatusReply
 
-log = structlog.get_logger("ringlog.node")
+log = get_logger("ringlog.node")
 
 CELLS = "cells"
 LOOK_S = 0.5
@@ -46,9 +46,10 @@ class DataSide:
 
     def __init__(self, folder: NodeFolder, options: NodeOptions, holder: Holder, clock: Clock) -> None:
         self._state = ClusterState()
+        self._holder = holder
         cells = self._cells = options.folder / CELLS
         try:
-            self._host = RegisterHost(folder.node, cells)
+            self._host = RegisterHost(folder.node, cells, served=holder.served)
         except (JournalDamaged, OSError) as damaged:
             raise NodeFailed(f"{cells}: {damaged}: {RESTORE}") from damaged
         epoch = self._host.value.durable.epoch
@@ -71,10 +72,10 @@ class DataSide:
         epoch, state_id = self._host.adopted
         return (Seen(epoch, state_id, str(self._cells)),) if state_id else ()
 
-    def start(self, replica: Replica) -> None:
-        """Follow the log and answer."""
+    def start(self, replica: LogReplica, news: threading.Event) -> None:
+        """Follow the log and answer; ``news`` is set when there may be more to acknowledge."""
         keep_from_collections()
-        self._thread = threading.Thread(target=self._follow, args=(replica,), name="registers", daemon=True)
+        self._thread = threading.Thread(target=self._follow, args=(replica, news), name="registers", daemon=True)
         self._thread.start()
         self._server.start()
 
@@ -105,16 +106,22 @@ class DataSide:
         """How the registers are."""
         return self._host.status()
 
-    def row_pull(self, fetch: Fetch, state: ClusterState) -> RowPull:
-        """A stream of rows that the node gains under ``state``."""
-        return RowPull(self._peers, self._host.node, state, fetch)
+    @property
+    def cells(self) -> CellMap:
+        """The registers that the node has."""
+        return self._host.value.durable.cells
 
-    def _follow(self, replica: Replica) -> None:
+    def row_pull(self, fetch: RowFetch, state: ClusterState) -> RowPull:
+        """A stream of rows that the node gains under ``state``."""
+        return RowPull(self._peers, self._host.node, state, fetch, self._holder.take_in)
+
+    def _follow(self, replica: LogReplica, news: threading.Event) -> None:
         try:
             while not self._stopping.is_set():
                 with contextlib.suppress(WaitTimedOut):
                     self._state = replica.wait_for(self._newer, LOOK_S, "a newer epoch")
                 self._host.adopt(self._state)
+                news.set()
                 self._puller.start()
         except (LogError, NodeFailed) as failure:
             self._failure = failure

@@ -1,4 +1,4 @@
-"""Frames of a journal's file: how bytes that were written whole are told from a torn end, and from damage.
+"""Frames of a journal's file: how bytes that were written whole are distinguished from a torn end, and from damage.
 
 A file begins with a head of its own, and then has frames::
 
@@ -12,7 +12,7 @@ The first frame that is not whole ends what can be read. Is it the torn end of a
 damage to something that was? A power cut may leave any part of what was not synced, in any order. So what stands
 further on proves nothing by itself; but a frame whose ``synced`` lies beyond the broken place was begun when that place
 had reached the disk: then it is damage, and to cut the file there would lose writes that were acknowledged. Damage to
-the last batch cannot be told from a torn one; that is the price of not writing everything twice.
+the last batch cannot be distinguished from a torn one; that is the price of not writing everything twice.
 
 Payloads hold what applications wrote, which may be anything, also the bytes of a journal. So each file has a random key
 that never leaves it, and the seal is a keyed hash (BLAKE2b) over the frame's head and its place: a value cannot look
@@ -178,7 +178,7 @@ class _FirstFormat:
         return payload if zlib.crc32(payload, zlib.crc32(struct.pack(">IQ", length, synced))) == total else None
 
     def proof(self, data: bytes, at: int) -> int | None:
-        """Nothing but a whole frame can be told from a value."""
+        """Nothing but a whole frame can be distinguished from a value."""
         return None if self.payload(data, at) is None else _FIRST.unpack_from(data, at)[2]
 
     def size(self, payload: bytes) -> int:

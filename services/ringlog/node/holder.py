@@ -13,31 +13,46 @@ are one version in the store. A rebuild streams the same way, into ranges that t
 Rows of ranges that the node no longer writes are dropped when the epoch that says so is adopted; a cancelled
 operation thereby drops what was streamed for it, and a stream that ends late is refused. Reads are answered under the
 same lock, so none is still in hand when rows go.
+
+A restarted node begins with the rows of one commit and the positions that it had then (``ringlog.node.store``), as one
+does that was there all the time and adopts the newest epoch only now: what it lost meanwhile goes, what it gains is
+streamed, and everything above the positions it reads by itself. Before it acknowledges anything the rows are synced, so
+what it said that it has it has for good.
 """
 
 from __future__ import annotations
 
 import hashlib
+import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
-from ringlog.kernel.generations.admission import Rules, rules_of, used, verdict
+from ringlog.kernel.balance.model import READS, WRITES
+from ringlog.kernel.generations.admission import AdmissionRules, rules_of, used, verdict
 from ringlog.kernel.generations.statements import TableShape
-from ringlog.kernel.generations.verdicts import History
-from ringlog.kernel.operations.gates import REPORTED_STAGES, gaining_nodes
-from ringlog.kernel.ownership.placements import placement_key, placement_of_keyspace
+from ringlog.kernel.generations.verdicts import SchemaHistory
+from ringlog.kernel.ownership.placements import placement_of_keyspace
 from ringlog.kernel.ring.partition_key import compose
-from ringlog.kernel.state import ClusterState, Operation
-from ringlog.kernel.values import StreamReport
+from ringlog.kernel.schema.stored import as_stored
+from ringlog.kernel.state import ClusterState
+from ringlog.kernel.tablets.groups import map_of
+from ringlog.kernel.values import StreamReport, Token
 from ringlog.node.checks import token_of_partition
-from ringlog.node.owned import NOTHING, Owned, Served, loses, owned_by
+from ringlog.node.memory_rows import MemoryRows
+from ringlog.node.owned import NOTHING, Owned, OwnedTablets, Served, lost, owned_by
+from ringlog.node.pages import grouped
 from ringlog.node.peek import peek, plain
-from ringlog.node.store import RowStore, Version, checksum
+from ringlog.node.served import ServedRequests
+from ringlog.node.store import RowsMark, RowStore, RowVersion, checksum
+from ringlog.node.work import StreamingWork, tables_under, work_of, works_of
 from ringlog.wire.errors import WireError
-from ringlog.wire.records import Mutation, decode_mutation
+from ringlog.wire.records import Mutation, decode_mutation, encode_mutation
 
 Range = tuple[int, int]
+PORTION = 5_000
+"""Tokens that are weighed at once, while nobody is answered."""
 KEPT, NOT_MINE, DROPPED = "kept", "not_mine", "dropped"
 """What is said of writes that no rule refuses; those of a table that was dropped meanwhile are rows of nobody."""
 HELD = "held"
@@ -45,16 +60,16 @@ HELD = "held"
 UNREADABLE = "unreadable"
 """The verdict on bytes that are no write."""
 RULED_BY = ("cluster_id", "tables", "generations", "settings", "settled", "table_lives")
-OWNED_BY = ("tables", "keyspaces", "placements")
+OWNED_BY = ("tables", "keyspaces", "placements", "tablets")
 """The parts of the state that writes are judged by, and those that say whose the rows are. Most epochs change none."""
 
 
 @dataclass(frozen=True, slots=True)
-class Fetch:
+class RowFetch:
     """One stream that a gaining node needs: rows of ``ranges`` under ``replication``, from ``source``.
 
-    ``epoch``: that of the stage. ``positions``: partition of the mutations topic to the first offset that the node
-    keeps by itself.
+    ``operation``: the name of the work, an operation's id or that of a session; ``epoch``: that of the stage.
+    ``positions``: partition of the mutations topic to the first offset that the node keeps by itself.
     """
 
     operation: str
@@ -69,7 +84,7 @@ class Fetch:
 class Snapshot:
     """Rows of a range at a source, with what the receiver must find too."""
 
-    versions: tuple[Version, ...]
+    versions: tuple[RowVersion, ...]
     checksum: str
 
 
@@ -85,29 +100,32 @@ class Holder:
     """The rows of one node and the epoch it has adopted. Thread-safe.
 
     ``caught_up`` is for the process to set, once the node knows again what it knew before a restart: until then it
-    answers no reads and acknowledges nothing.
+    answers no reads and acknowledges nothing. ``store``: the rows that it begins with, of mutations topic ``topic_id``.
     """
 
-    def __init__(self, node: str) -> None:
+    def __init__(self, node: str, store: RowStore | None = None) -> None:
         self.node = node
         self.lock = threading.RLock()
-        self.store = RowStore()
+        self.store = MemoryRows() if store is None else store
+        self.served = ServedRequests()
         self.state = ClusterState()
-        self.positions: dict[int, int] = {}
+        self.topic_id = self.store.mark.topic_id
+        self.positions: dict[int, int] = dict(self.store.mark.positions)
         self.reports: dict[str, StreamReport] = {}
         self.caught_up = False
-        self._fetching: dict[str, list[Fetch]] = {}
-        self._received: dict[str, list[Snapshot]] = {}
-        self._owned: dict[str, Owned] = {}
+        self._fetching: dict[str, list[RowFetch]] = {}
+        self._received: dict[str, list[tuple[int, str]]] = {}
+        self._is_dirty = False
+        self._owned: dict[str, Owned | OwnedTablets] = {}
         self._served: dict[str, Served] = {}
-        self._rules = Rules(history=History())
+        self._rules = AdmissionRules(history=SchemaHistory())
 
     # -------------------------------------------------------------------------------------------- epochs
 
-    def adopt(self, state: ClusterState) -> list[Fetch]:
+    def adopt(self, state: ClusterState) -> list[RowFetch]:
         """Serve under a newer state from now on; returns the streams that this epoch makes necessary."""
         with self.lock:
-            if state.epoch <= self.state.epoch:
+            if state.epoch <= self.state.epoch or state.epoch < self.store.mark.epoch:
                 return []
             old, before, self.state = self.state, self._owned, state
             if any(getattr(state, part) is not getattr(old, part) for part in RULED_BY):
@@ -115,17 +133,21 @@ class Holder:
             if any(getattr(state, part) is not getattr(old, part) for part in OWNED_BY):
                 self._owned = self._owned_under(state)
                 self._forget(old, before)
-            current = {op.id: op for op in state.operations.values() if self._gains(op)}
+            current = works_of(state, self.node)
             self.reports = {name: report for name, report in self.reports.items() if name in current}
             self._fetching = {name: fetches for name, fetches in self._fetching.items() if name in current}
             self._received = {name: parts for name, parts in self._received.items() if name in current}
             return [fetch for name in sorted(current) for fetch in self._begin(current[name])]
 
-    def _owned_under(self, state: ClusterState) -> dict[str, Owned]:
+    def _owned_under(self, state: ClusterState) -> dict[str, Owned | OwnedTablets]:
         """What the node serves of each table. Worked out once for each placement, and only where that has changed."""
         served: dict[str, Served] = {}
-        owned: dict[str, Owned] = {}
+        owned: dict[str, Owned | OwnedTablets] = {}
         for name, table in state.tables.items():
+            tablets = map_of(state, table)
+            if tablets is not None:
+                owned[name] = OwnedTablets(tablets, self.node)
+                continue
             placement = placement_of_keyspace(state, table.keyspace)
             if placement is None:
                 owned[name] = NOTHING
@@ -136,43 +158,38 @@ class Holder:
         self._served = served
         return owned
 
-    def _forget(self, old: ClusterState, before: dict[str, Owned]) -> None:
-        """Drop the rows that are not the node's any more. Only tables of which it has lost a range are looked at."""
+    def _forget(self, old: ClusterState, before: dict[str, Owned | OwnedTablets]) -> None:
+        """Drop the rows that are not the node's any more. Only tables of which it has lost a range are looked at; in
+        the first epoch of a life, all.
+        """
         for table in self.store.tables():
-            present = self.state.tables.get(table)
-            owned = self._owned.get(table, NOTHING)
-            if present is not None and present.id != old.tables[table].id:
-                self.store.keep(table, NOTHING.takes)  # another table of that name: these rows are none of it
-            elif loses(before.get(table, NOTHING), owned):
-                self.store.keep(table, owned.takes)
+            present, was = self.state.tables.get(table), old.tables.get(table)
+            owned, owner = self._owned.get(table, NOTHING), before.get(table)
+            if present is None or present.id != (was.id if was else self.store.mark.tables.get(table)):
+                owned, owner = NOTHING, None  # another table of that name, or none: these rows are none of it
+            if gone := lost(owner, owned):
+                self.store.drop(table, gone)
+                self._is_dirty = True
 
     def serves(self) -> bool:
         """True if the node replicates any range of any table."""
         with self.lock:
             return any(owned.some() for owned in self._owned.values())
 
-    def _gains(self, operation: Operation) -> bool:
-        return operation.stage in REPORTED_STAGES and self.node in gaining_nodes(operation)
-
-    def _begin(self, operation: Operation) -> list[Fetch]:
-        if operation.id in self.reports or operation.id in self._fetching:
+    def _begin(self, work: StreamingWork) -> list[RowFetch]:
+        """The streams of a work that is new; or of all of it again, where one of its sources is another."""
+        waiting = self._fetching.get(work.name)
+        if work.name in self.reports or (waiting is not None and _serve(work, self.node, waiting)):
             return []
-        fetches = self._fetches(operation)
-        self._fetching[operation.id] = list(fetches)
-        if not fetches:
-            self._report(operation.id, 0, checksum(()))
-        return fetches
-
-    def _fetches(self, operation: Operation) -> list[Fetch]:
-        wanted: dict[tuple[str, str], list[Range]] = {}
-        for source in operation.plan.sources:
-            if source.target == self.node:
-                wanted.setdefault((source.source, source.replication), []).append((source.start, source.end))
         positions = tuple(sorted(self.positions.items()))
-        return [
-            Fetch(operation.id, operation.stage_epoch, source, replication, tuple(sorted(ranges)), positions)
-            for (source, replication), ranges in sorted(wanted.items())
+        fetches = [
+            RowFetch(work.name, work.epoch, source, replication, ranges, positions)
+            for (source, replication), ranges in work.taken(self.node).items()
         ]
+        self._fetching[work.name] = list(fetches)
+        if not fetches:
+            self._report(work.name, 0, checksum(()))
+        return fetches
 
     # -------------------------------------------------------------------------------------------- writes
 
@@ -230,17 +247,44 @@ class Holder:
             token = token_of_partition(key)
             if not self._owned[name].takes(token):
                 return NOT_MINE
-            self.store.add(Version(name, token, key, mutation.clustering_key, mutation.timestamp, value))
+            if stored := found.version.shape.stored:
+                value = encode_mutation(as_stored(decode_mutation(value), stored))
+            self.store.add(RowVersion(name, token, key, mutation.clustering_key, mutation.timestamp, value))
+            self.served.note(WRITES, self.state, name, token)
             return KEPT
 
     def passed(self, partition: int, position: int) -> None:
         """All records of ``partition`` below ``position`` are judged."""
         with self.lock:
-            self.positions[partition] = max(position, self.positions.get(partition, 0))
+            if position > self.positions.get(partition, 0):
+                self.positions[partition] = position
+                self._is_dirty = True
+
+    def commit(self, sync: bool = False) -> None:
+        """Have the rows last, with how far they go, in one transaction. ``sync``: on the disk, news or not."""
+        with self.lock:
+            state = self.state
+            if state.epoch == 0 or not (sync or self._is_dirty):
+                return
+            tables = {table: state.tables[table].id for table in self.store.tables()}
+            whose = state.cluster_id, state.epoch, state.state_id, self.topic_id
+            self.store.commit(RowsMark(*whose, dict(self.positions), tables), sync)
+            self._is_dirty = False
+
+    def sizes(self, table: str) -> Iterator[tuple[Token, int]]:
+        """Each token of a table that has rows, with the bytes of its writes; requests are answered between portions."""
+        after: Token | None = None
+        while True:
+            with self.lock:
+                found = list(islice(self.store.sizes(table, after), PORTION))
+            yield from found
+            if len(found) < PORTION:
+                return
+            after = found[-1][0]
 
     # ---------------------------------------------------------------------------------------------- reads
 
-    def read(self, table: str, partition_key: bytes) -> tuple[int, list[Version]]:
+    def read(self, table: str, partition_key: bytes) -> tuple[int, list[RowVersion]]:
         """(epoch, versions of a partition); raises NotReady, or NotServed where this node is no read replica."""
         with self.lock:
             if not self.caught_up:
@@ -248,9 +292,11 @@ class Holder:
             owned = self._owned.get(table)
             if owned is None:
                 raise NotServed(f"epoch {self.state.epoch} has no table {table}")
-            if not owned.answers(token_of_partition(partition_key)):
+            token = token_of_partition(partition_key)
+            if not owned.answers(token):
                 raise NotServed(f"not a read replica of this key of {table} at epoch {self.state.epoch}")
-            return self.state.epoch, self.store.partition(table, partition_key)
+            self.served.note(READS, self.state, table, token)
+            return self.state.epoch, self.store.partition(table, token, partition_key)
 
     def shape(self, table: str) -> TableShape:
         """The shape of a table that there is at the adopted epoch."""
@@ -258,61 +304,87 @@ class Holder:
 
     # ----------------------------------------------------------------------------------------- streaming
 
-    def snapshot(
-        self, operation: str, replication: str, ranges: Sequence[Range], positions: Mapping[int, int]
-    ) -> Snapshot:
-        """The rows of ``ranges`` for a gaining node; raises NotReady until this source may answer, or NotServed.
+    def page(
+        self,
+        operation: str,
+        replication: str,
+        ranges: Sequence[Range],
+        positions: Mapping[int, int],
+        after: RowVersion | None,
+        page_bytes: int,
+    ) -> tuple[RowVersion, ...]:
+        """The next rows of ``ranges`` for a gaining node, those after ``after``, up to a size; none at the end. Raises
+        NotReady until this source may answer, or NotServed.
 
         It may once it has adopted the stage in which the operation streams and applied the writes below ``positions``.
         """
         with self.lock:
-            present = self.state.operations.get(operation)
-            if present is None or present.stage not in REPORTED_STAGES:
+            work = work_of(self.state, operation)
+            if work is None:
                 raise NotReady(f"epoch {self.state.epoch} does not have {operation} in a stage that streams")
-            mine = {
-                (s.start, s.end) for s in present.plan.sources if (s.source, s.replication) == (self.node, replication)
-            }
-            if not mine.issuperset((start, end) for start, end in ranges):
+            if not work.given(self.node, replication).issuperset((start, end) for start, end in ranges):
                 raise NotServed(f"{operation} does not have this node as the source of these ranges")
             if positions.keys() != self.positions.keys():
                 raise NotServed(f"the mutations topic has the partitions {sorted(self.positions)}")
             behind = [p for p, offset in sorted(positions.items()) if self.positions[p] < offset]
             if behind:
                 raise NotReady(f"writes below the receiver's positions are not applied yet in partitions {behind}")
-            tables = [
-                name
-                for name, table in self.state.tables.items()
-                if placement_key(self.state.keyspaces[table.keyspace]) == replication
-            ]
-            versions = tuple(self.store.versions(ranges, tables))
+            found = self.store.listed(ranges, tables_under(self.state, replication), after)
+            return next(grouped(((one, len(one.partition_key) + len(one.value)) for one in found), page_bytes), ())
+
+    def snapshot(
+        self, operation: str, replication: str, ranges: Sequence[Range], positions: Mapping[int, int]
+    ) -> Snapshot:
+        """All rows of ``ranges``, as ``page`` gives them."""
+        versions = self.page(operation, replication, ranges, positions, None, sys.maxsize)
         return Snapshot(versions, checksum(versions))
 
-    def receive(self, fetch: Fetch, snapshot: Snapshot) -> bool:
-        """Keep streamed rows if the operation still wants them; False refuses a late stream.
+    def receive(self, fetch: RowFetch, snapshot: Snapshot) -> bool:
+        """Keep streamed rows if the operation still wants them; False refuses a late stream."""
+        with self.lock:
+            taken = self.take_in(fetch, snapshot.versions)
+            return taken and self.complete(fetch, len(snapshot.versions), snapshot.checksum)
+
+    def take_in(self, fetch: RowFetch, versions: Sequence[RowVersion]) -> bool:
+        """Keep rows of a stream, if the operation still wants them. Where it ends early, they are as good as any.
 
         A table that was dropped meanwhile has none: the source may not know that yet.
         """
         with self.lock:
-            waiting = self._fetching.get(fetch.operation)
-            if waiting is None or fetch not in waiting:
+            if not self.wants(fetch):
                 return False
-            for version in snapshot.versions:
+            for version in versions:
                 if self._owned.get(version.table, NOTHING).takes(version.token):
                     self.store.add(version)
-            received = self._received.setdefault(fetch.operation, [])
-            received.append(snapshot)
+            self._is_dirty = True
+            return True
+
+    def complete(self, fetch: RowFetch, rows: int, digest: str) -> bool:
+        """All rows of a stream were taken in: their number and checksum. False refuses a late stream."""
+        with self.lock:
+            if not self.wants(fetch):
+                return False
+            waiting = self._fetching[fetch.operation]
             waiting.remove(fetch)
+            received = self._received.setdefault(fetch.operation, [])
+            received.append((rows, digest))
             if not waiting:
-                digests = "".join(sorted(part.checksum for part in received))
-                rows = sum(len(part.versions) for part in received)
-                self._report(fetch.operation, rows, hashlib.sha256(digests.encode()).hexdigest())
+                digests = "".join(sorted(one for _, one in received))
+                total = sum(count for count, _ in received)
+                self._report(fetch.operation, total, hashlib.sha256(digests.encode()).hexdigest())
                 del self._received[fetch.operation]
             return True
 
-    def wants(self, fetch: Fetch) -> bool:
+    def wants(self, fetch: RowFetch) -> bool:
         """True while the rows of ``fetch`` are waited for."""
         with self.lock:
             return fetch in self._fetching.get(fetch.operation, ())
 
     def _report(self, operation: str, rows: int, digest: str) -> None:
         self.reports[operation] = StreamReport(self.node, operation, rows, digest)
+
+
+def _serve(work: StreamingWork, node: str, waiting: Sequence[RowFetch]) -> bool:
+    """True if the streams that are waited for are still among those of the work."""
+    wanted = work.taken(node)
+    return all(wanted.get((fetch.source, fetch.replication)) == fetch.ranges for fetch in waiting)

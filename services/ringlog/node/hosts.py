@@ -1,8 +1,8 @@
 """Under which names a node's HTTP side answers: those that its operator gave it, none that a stranger's DNS did.
 
 A web page may point a name of its own at 127.0.0.1 once it is loaded (DNS rebinding); the browser then lets it read
-what listens there, as if that were the page's own server. The ``Host`` header still has the page's name. So whoever
-comes under another name than this machine's own or the node's address is refused.
+what listens there, as if that were the page's own server. The ``Host`` header still has the page's name. So a process
+that comes under another name than this machine's own or the node's address is refused.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a node keeps on disk: who it is, in which cluster, and the newest epoch that it acknowledged.
 
-Rows are not kept here: the mutations topic has them. Cells of registers are, beside these files (see
+Beside these files are its rows (see ``ringlog.node.disk_rows``) and the cells of its registers (see
 ``ringlog.node.journal``). A folder belongs to one process at a time (a lock that the kernel of
 the machine drops with the process, also with a killed one), so two processes of one machine never act as the same node;
 of processes on copies of a folder only the latest counts (``wire.incarnations``, ``node.rivals``).
@@ -19,12 +19,15 @@ import json
 import os
 import socket
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import is_uuid
+from ringlog.log.errors import CopyInUse
 from ringlog.log.identity import Seen
 from ringlog.node.errors import NodeFailed
 from ringlog.private import private_folder
@@ -70,12 +73,7 @@ class NodeFolder:
     def __init__(self, options: NodeOptions, cluster_id: str = "") -> None:
         self._folder = options.folder
         private_folder(self._folder, LOCK, IDENTITY)
-        self._lock = os.open(self._folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(self._lock)
-            raise NodeFailed(f"another process runs the node of {self._folder}: stop it first") from None
+        self._lock = _locked(self._folder)
         try:
             node, port = self.kept_identity()
             self.socket = _listen(options.host, options.port or port)
@@ -113,8 +111,7 @@ class NodeFolder:
 
     def seen(self) -> tuple[Seen, ...]:
         """What was acknowledged: the log must have it. Nothing in a folder of 0.1.0, which has no state ids."""
-        state_id = self.kept_state_id()
-        return (Seen(self.acknowledged, state_id, str(self._folder / ACKNOWLEDGED)),) if state_id else ()
+        return seen_in(self._folder)
 
     def keep(self, cluster_id: str, epoch: int, state_id: str) -> None:
         """Have ``epoch`` and its state's id on the disk: it is about to be acknowledged."""
@@ -149,10 +146,6 @@ class NodeFolder:
         kept = self._read(ACKNOWLEDGED)
         return _uuid(kept, "cluster_id"), _integer(kept, "epoch", EPOCH_MAX)
 
-    def kept_state_id(self) -> str:
-        """The id of the acknowledged epoch's state on the disk; empty where it is not kept. Raises NodeFailed."""
-        return _uuid(self._read(ACKNOWLEDGED), "state_id")
-
     def _read(self, name: str) -> dict[str, Any]:
         return _read(self._folder / name)
 
@@ -169,6 +162,37 @@ class NodeFolder:
             os.fsync(folder)
         finally:
             os.close(folder)
+
+
+def seen_in(folder: Path) -> tuple[Seen, ...]:
+    """What the node of a folder acknowledged: see ``NodeFolder.seen``. Raises NodeFailed."""
+    kept = _read(folder / ACKNOWLEDGED)
+    state_id = _uuid(kept, "state_id")
+    return (Seen(_integer(kept, "epoch", EPOCH_MAX), state_id, str(folder / ACKNOWLEDGED)),) if state_id else ()
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """While no node runs from a folder. Raises CopyInUse."""
+    try:
+        lock = _locked(folder)
+    except NodeFailed as failed:
+        raise CopyInUse(str(failed)) from failed
+    try:
+        yield
+    finally:
+        os.close(lock)
+
+
+def _locked(folder: Path) -> int:
+    """The lock of a folder, until it is closed. Raises NodeFailed."""
+    lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        raise NodeFailed(f"another process runs the node of {folder}: stop it first") from None
+    return lock
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -13,14 +13,14 @@ from immutables import Map
 
 from ringlog.kernel.values import Epoch, NodeId, OperationId
 from ringlog.node import tree
-from ringlog.node.cells import Cells, newest_of
+from ringlog.node.cells import CellMap, newest_of
 from ringlog.node.packed import Unpacked, packed, unpacked
 from ringlog.wire.cells import Key
 from ringlog.wire.data import JournalRecord, StreamMark
 
 RECORD_CELLS = 1_000
 RECORD_BYTES = 1024 * 1024
-"""A record of an image is closed when it has so many cells, or this size."""
+"""A record of an image is closed when it has this number of cells, or this size."""
 _NOTHING = JournalRecord()
 
 StreamName = tuple[OperationId, NodeId, str]
@@ -35,7 +35,7 @@ class Image:
 
     epoch: Epoch = 0
     start: int = 0
-    cells: Cells = field(default_factory=Cells)
+    cells: CellMap = field(default_factory=CellMap)
     marks: Map[StreamName, Key] = field(default_factory=Map)
     state_id: str = ""
 

@@ -6,8 +6,8 @@ Files of the folder, numbered from 1::
     cells-00000006.image     the fold of all journals up to number 6, whole; what it covers may be deleted
 
 **Group commit.** Whatever is appended while a sync is under way goes to the disk together with the next one. ``done``
-is called after the sync, in the order of the appends: only then may anybody be told. What a record does is done there,
-too: between two batches ``whole`` gives the fold of all that is on the disk, no more and no less.
+is called after the sync, in the order of the appends: only then may anybody hear of it. What a record does is done
+there, too: between two batches ``whole`` gives the fold of all that is on the disk, no more and no less.
 
 **Compaction.** A journal that has grown is closed, and the next one begun, in one step of the thread that writes; the
 image of all that is closed is written beside by another thread, to a file of another name first, synced, and renamed.
@@ -17,15 +17,15 @@ what was appended, however much is held. The image is of a value that nobody cha
 slices with as long a pause after each: requests wait for no more than one of them.
 
 **Recovery** takes the newest image and the journals after it. A torn end of the last journal is cut off: nobody was
-told of it. Anything else that is not whole is damage: ``JournalDamaged``, and the node must not serve.
+heard of it. Anything else that is not whole is damage: ``JournalDamaged``, and the node must not serve.
 
 An error of the disk ends the journal for good: after a failed sync nobody can say what is on the disk. What the next
 process reads may come from memory alone, and another sync of that file would say that all is well: the system counts
 pages as clean whose writing has failed. So the last journal, the only one that may have an unsynced end, is written
-anew, to another file, which is synced before it takes the name and before anybody is told what it holds.
+anew, to another file, which is synced before it takes the name and before anybody learns what it holds.
 
 **Registers of before.** Files of the first format were written when a register was not checked on its way in: those
-whose token is not that of their name are dropped on reading, counted and told. No replica takes or gives them.
+whose token is not that of their name are dropped on reading, counted and reported. No replica takes or gives them.
 
 Source: Rebello et al., "Can Applications Recover from fsync Failures?" (USENIX ATC 2020).
 """
@@ -34,35 +34,30 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
-import structlog
-
 from ringlog.node.cells import key_of
 from ringlog.node.checks import is_sound
-from ringlog.node.frames import HEAD_BYTES, MAGIC, JournalDamaged, Scanned, Sealer, scan, sealer_of
+from ringlog.node.framed_file import FRESH, Pause, write_frames, write_whole
+from ringlog.node.frames import HEAD_BYTES, MAGIC, JournalDamaged, Scanned, scan, sealer_of
 from ringlog.node.image import Folding, Image, records_of
 from ringlog.node.packed import Unpacked, joined, packed, unpacked
+from ringlog.runtime.logs import get_logger
 from ringlog.wire.data import JournalRecord
 from ringlog.wire.errors import WireError
 
-log = structlog.get_logger("ringlog.node")
+log = get_logger("ringlog.node")
 
 COMPACT_BYTES = 16 * 1024 * 1024
 """So large at least is a journal that is closed."""
 IMAGE_SHARE = 2
 """And so large a part of the image: a half."""
-SLICE_BYTES = 1024 * 1024
-PAUSE_S_MAX = 0.25
 BATCH_BYTES_MAX = 4 * 1024 * 1024
-JOURNAL, IMAGE, FRESH = ".journal", ".image", ".new"
+JOURNAL, IMAGE = ".journal", ".image"
 
 Done = Callable[[], None]
-Pause = Callable[[float], object]
-"""Waits so many seconds, or less."""
 
 
 class Journal:
@@ -149,7 +144,7 @@ class Journal:
         for data, _ in batch:
             frames.append(self._sealer.frame(data, self._synced, self._size))
             self._size += len(frames[-1])
-        _write_whole(self._file, b"".join(frames))
+        write_whole(self._file, b"".join(frames))
         os.fdatasync(self._file)
         self._synced = self._size
 
@@ -164,8 +159,9 @@ class Journal:
         self._number += 1
         self._size = self._synced = _write(self._journal(self._number), ())
         self._open()
-        self._compaction = threading.Thread(target=self._write_image, args=(image, covered), name="image", daemon=True)
-        self._compaction.start()
+        compaction = threading.Thread(target=self._write_image, args=(image, covered), name="image", daemon=True)
+        compaction.start()
+        self._compaction = compaction  # seen once it runs: a thread that has not started cannot be joined
 
     def _write_image(self, image: Image, covered: int) -> None:
         try:
@@ -227,32 +223,7 @@ def write_image(folder: Path, image: Image, covered: int, pause: Pause = lambda 
 
 def _write(path: Path, records: Iterable[Unpacked], pause: Pause = lambda _: None) -> int:
     """Have a file on the disk, whole before it has its name; its size. Raises OSError."""
-    fresh = path.with_suffix(FRESH)
-    sealer = Sealer.new()
-    part, size, begun = bytearray(sealer.head()), 0, time.monotonic()
-    with fresh.open("wb", buffering=0) as out:
-        for record, keys, cells in records:
-            part += sealer.frame(joined(record, keys, cells), 0, size + len(part))
-            if len(part) >= SLICE_BYTES:
-                size += _write_whole(out.fileno(), part)
-                os.fdatasync(out.fileno())
-                pause(min(time.monotonic() - begun, PAUSE_S_MAX))
-                part, begun = bytearray(), time.monotonic()
-        size += _write_whole(out.fileno(), part)
-        out.seek(0)
-        _write_whole(out.fileno(), sealer.head(born=size))
-        os.fsync(out.fileno())
-    fresh.replace(path)
-    _sync_folder(path.parent)
-    return size
-
-
-def _write_whole(file: int, data: bytes | bytearray) -> int:
-    """Write it all; its size."""
-    out = memoryview(data)
-    while out:
-        out = out[os.write(file, out) :]
-    return len(data)
+    return write_frames(path, (joined(record, keys, cells) for record, keys, cells in records), pause)
 
 
 def _read_image(path: Path) -> Image:
@@ -318,11 +289,3 @@ def _forget(folder: Path, covered: int) -> None:
     for number, path in sorted(_numbered(folder, IMAGE).items()):
         if number < covered:
             path.unlink()
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

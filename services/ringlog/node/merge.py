@@ -1,18 +1,18 @@
 """One partition as a reader sees it: the writes that a node keeps of it, joined.
 
 How writes are joined stands in ``ringlog.kernel.rows``; the order in which they are given, and how often, does not
-matter.
+matter. Writes have columns under their stored names (``kernel.schema.stored``), readers see the names of today.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import reduce
 
-from ringlog.kernel.generations.statements import TableShape
+from ringlog.kernel.generations.statements import TableShape, stored_shape
 from ringlog.kernel.rows.cells import RowState
-from ringlog.kernel.rows.partition import Columns, Key, PartitionState, join
+from ringlog.kernel.rows.partition import Key, PartitionState, TableColumns, join, only
 from ringlog.kernel.rows.reading import live_rows, values_of
 from ringlog.kernel.rows.writes import columns_of, effect_of
 from ringlog.kernel.values import Micros
@@ -49,21 +49,25 @@ class LivePartition:
 
 def merged(writes: Iterable[Mutation], shape: TableShape, now: Micros) -> LivePartition:
     """What is live of one partition at ``now``; no rule of the table refuses the writes."""
-    columns = columns_of(shape)
-    effects = (effect_of(write, shape, columns) for write in writes)
+    inner, names = stored_shape(shape), {place: name for name, place in shape.stored}
+    columns = columns_of(inner)
+    effects = (effect_of(write, inner, columns) for write in writes)
     state = reduce(lambda one, other: join(one, other, columns), effects, PartitionState())
+    if inner.columns is not None:
+        state = only(state, frozenset(inner.columns))
     static, rows = live_rows(state, columns, now)
     return LivePartition(
-        static=() if static is None else _cells(static, columns),
+        static=() if static is None else _cells(static, columns, names),
         rows=tuple(
-            LiveRow(key, None if row.marker is None else row.marker.timestamp, _cells(row, columns))
+            LiveRow(key, None if row.marker is None else row.marker.timestamp, _cells(row, columns, names))
             for key, row in rows
         ),
     )
 
 
-def _cells(row: RowState, columns: Columns) -> tuple[LiveCell, ...]:
+def _cells(row: RowState, columns: TableColumns, names: Mapping[str, str]) -> tuple[LiveCell, ...]:
     newest: dict[str, Micros] = {}
     for (column, _), cell in row.cells.items():
         newest[column] = max(cell.timestamp, newest.get(column, cell.timestamp))
-    return tuple(LiveCell(name, value, newest[name]) for name, value in values_of(row, columns).items())
+    found = (LiveCell(names.get(one, one), value, newest[one]) for one, value in values_of(row, columns).items())
+    return tuple(sorted(found, key=lambda cell: cell.column)) if names else tuple(found)

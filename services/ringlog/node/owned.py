@@ -1,12 +1,16 @@
-"""The part of the ring that one node serves under one replication setting: answered per token by bisection."""
+"""What one node serves under one replication setting, or of one table's tablets: answered per token by bisection."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ringlog.kernel.ring.ranges import index_at
+from ringlog.kernel.ring.ranges import Range, index_at, ranges_between
 from ringlog.kernel.state import Placement, RangeGroup, Replica
-from ringlog.kernel.values import Token
+from ringlog.kernel.tablets.map import TabletMap
+from ringlog.kernel.tablets.stages import nodes_of, readers, writers
+from ringlog.kernel.tablets.told import changed_tablets
+from ringlog.kernel.tablets.track import is_on
+from ringlog.kernel.values import TOKEN_MAX, NodeId, Token
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,31 @@ class Owned:
 
 
 NOTHING = Owned()
+
+
+@dataclass(frozen=True, slots=True)
+class OwnedTablets:
+    """``Owned`` of tablets: nothing is worked out ahead, a map may have a million of them."""
+
+    tablets: TabletMap
+    node: NodeId
+
+    def takes(self, token: Token) -> bool:
+        """True if the node is a write replica of ``token``."""
+        return self.has(self.tablets.index_of(token))
+
+    def answers(self, token: Token) -> bool:
+        """True if the node is a read replica of ``token``."""
+        return self.node in nodes_of(readers(self.tablets.tablet(self.tablets.index_of(token))))
+
+    def some(self) -> bool:
+        """True if the node replicates anything."""
+        return is_on(self.tablets, self.node)
+
+    def has(self, index: int) -> bool:
+        """True if the node is a write replica of that tablet."""
+        return self.node in nodes_of(writers(self.tablets.tablet(index)))
+
 
 Served = tuple[Placement, Owned]
 """A placement, and what a node serves under it."""
@@ -58,16 +87,28 @@ def owned_by(placement: Placement | None, node: str, before: Served | None = Non
     return Owned(placement.ends, tuple(writes), tuple(reads))
 
 
-def loses(before: Owned, after: Owned) -> bool:
-    """True if there are tokens whose writes the node took before, and does not take after."""
-    if before is after or not any(before.writes):
-        return False
-    if not after.ends:
-        return True
-    if before.ends == after.ends:
-        return any(took and not takes for took, takes in zip(before.writes, after.writes, strict=True))
+def lost(before: Owned | OwnedTablets | None, after: Owned | OwnedTablets) -> list[Range]:
+    """The ranges whose writes the node took before, and does not take after; with None, all that it does not take."""
+    if before is after:
+        return []
+    if isinstance(before, OwnedTablets) and isinstance(after, OwnedTablets):
+        ends = after.tablets.ends
+        if before.tablets.ends == ends:
+            changed = changed_tablets(before.tablets, after.tablets)
+            gone = sorted(index for index in changed if before.has(index) and not after.has(index))
+            return [(ends[index - 1], ends[index]) for index in gone]
+    elif isinstance(before, Owned) and isinstance(after, Owned) and before.ends == after.ends:
+        took = zip(ranges_between(after.ends), before.writes, after.writes, strict=True)
+        return [one for one, did, does in took if did and not does]
     # Between two ends of either nothing changes: each end stands for what lies before it.
-    return any(before.takes(end) and not after.takes(end) for end in sorted({*before.ends, *after.ends}))
+    every = tuple(sorted({*(() if before is None else _ends(before)), *_ends(after)})) or (TOKEN_MAX,)
+    return [
+        one for one in ranges_between(every) if (before is None or before.takes(one[1])) and not after.takes(one[1])
+    ]
+
+
+def _ends(owned: Owned | OwnedTablets) -> tuple[Token, ...]:
+    return owned.tablets.ends if isinstance(owned, OwnedTablets) else owned.ends
 
 
 def _roles(group: RangeGroup, node: str) -> tuple[bool, bool]:

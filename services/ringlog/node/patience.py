@@ -11,15 +11,14 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-import structlog
-
 from ringlog.log.errors import LogUnavailable, TopicMissing
 from ringlog.log.replica import MISSING_S
+from ringlog.runtime.logs import get_logger
 
 T = TypeVar("T")
 RETRY_S = 0.5
 
-log = structlog.get_logger("ringlog.node")
+log = get_logger("ringlog.node")
 
 
 class Patience:
@@ -76,7 +75,7 @@ def reached(step: Callable[[Callable[[], None]], T], stopping: threading.Event) 
             return step(look)
         except TopicMissing as error:
             if time.monotonic() >= missing_until:
-                raise GaveUp(error) from error
+                raise PatienceEnded(error) from error
             raise
         except LogUnavailable:
             missing_until = time.monotonic() + MISSING_S
@@ -84,7 +83,7 @@ def reached(step: Callable[[Callable[[], None]], T], stopping: threading.Event) 
 
     try:
         return Patience("the metadata log", stopping).until_answered(once)
-    except GaveUp as gave_up:
+    except PatienceEnded as gave_up:
         raise gave_up.error from None
     except Stopped:
         return None
@@ -94,7 +93,7 @@ class Stopped(Exception):
     """The process is to stop."""
 
 
-class GaveUp(Exception):
+class PatienceEnded(Exception):
     """Carries an error past the patience for its kind."""
 
     def __init__(self, error: TopicMissing) -> None:

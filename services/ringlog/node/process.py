@@ -1,64 +1,85 @@
-"""One reference node as a process: register, join, tail the mutations, stream, acknowledge.
+"""One reference node as a process: performs the steps of ``ringlog.node.protocol`` on Kafka, gRPC and its disk.
 
-Main loop (one thread): take records of the mutations topic, take a read barrier of the metadata log, adopt the
-state it gives, judge the records that it settles; the others wait, and the node asks for a later settled time
-(``ringlog.node.settling``). The barrier makes the knowledge complete: whatever the log held when the records were read
-is folded before rows are kept by its placements. Between records the loop adopts new epochs as they come and publishes
-an acknowledgement.
+One thread takes turns, one acknowledges, one adopts epochs for the registers; each stream, the way into the cluster and
+a request for a later settled time have a thread of their own. What ends one of them ends the node.
 
-A restarted node reads the mutations topic from its beginning, under the placements of today, so what it holds is again
-complete; it acknowledges nothing and answers no reads before it has passed the topic's end as it was at the start. If
-the topic does not go back to its beginning any more, the node ends: it would serve less than it acknowledged.
-
-A broker that does not answer is waited for; a log or a topic that is not what it was ends the node.
+If the mutations topic does not go back to where the node's rows end any more, the node ends: it would serve less than
+it acknowledged. A broker that does not answer is waited for; a log or a topic that is not what it was ends the node.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import Counter
-from collections.abc import Callable
-from typing import TypeVar
-
-import structlog
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 from ringlog.client.client import Client
 from ringlog.client.errors import SubmissionTimedOut
-from ringlog.client.results import RejectedResult
-from ringlog.kernel.commands.verdicts import SettleVerdicts
-from ringlog.kernel.generations.acceptance import append_time_us
-from ringlog.kernel.settings import setting
+from ringlog.kernel.commands.nodes import RegisterNode, UpdateNode
 from ringlog.kernel.state import ClusterState
-from ringlog.log.errors import LogError, TopicMissing
+from ringlog.kernel.values import Command
+from ringlog.log.driver import LogDriver
+from ringlog.log.errors import LogError, TopicMissing, WaitTimedOut
 from ringlog.log.kafka import KafkaLog
+from ringlog.log.opening import beginning_of
 from ringlog.log.topics import ACKS
 from ringlog.log.watch import Lost, TopicWatch
 from ringlog.node.acks import Acks
 from ringlog.node.data_side import DataSide
+from ringlog.node.disk_rows import DiskRows
 from ringlog.node.errors import NodeFailed
-from ringlog.node.holder import HELD, Fetch, Holder
+from ringlog.node.holder import Holder, RowFetch
 from ringlog.node.identity import NodeFolder, NodeOptions
-from ringlog.node.membership import Membership
-from ringlog.node.patience import Patience, reached
+from ringlog.node.loads import Loads
+from ringlog.node.log_copy import COPY
+from ringlog.node.member_copy import CopiedSide, MemberCopy
+from ringlog.node.patience import Patience, Stopped, reached
+from ringlog.node.protocol.acks import Keep, acknowledge
+from ringlog.node.protocol.groups import NoRows
+from ringlog.node.protocol.joining import After, Answered, join, register
+from ringlog.node.protocol.loads import report_loads
+from ringlog.node.protocol.stream import stream
+from ringlog.node.protocol.turn import (
+    Acknowledged,
+    BeginStream,
+    Beside,
+    CaughtUp,
+    CountVerdicts,
+    MayAcknowledge,
+    Rest,
+    SettlingRefused,
+    Tailed,
+    Take,
+    Turns,
+)
 from ringlog.node.pull import pulled
 from ringlog.node.rivals import Rivals
 from ringlog.node.server import HttpServer, make_api
-from ringlog.node.settling import WAITING_MAX, Waiting, next_settled
-from ringlog.node.steps import stream
-from ringlog.node.tail import Tail, Tailed
+from ringlog.node.tail import MutationsTail
+from ringlog.operator.intents import join_with
+from ringlog.protocol.answers import AppliedResult, Submitted, describe
+from ringlog.protocol.effects import CatchUp, Steps, carry_out
+from ringlog.protocol.submission import AskFor
 from ringlog.runtime.clock import Clock
+from ringlog.runtime.draw import SystemDraw
+from ringlog.runtime.logs import get_logger
 
 __all__ = ["NodeFailed", "NodeOptions", "NodeProcess"]
 
-log = structlog.get_logger("ringlog.node")
+log = get_logger("ringlog.node")
 
 BARRIER_S = 10.0
-RETRY_S = 0.2
-ASKED_S = 10.0
-REFUSED_S = 1.0
-"""How long after a refusal a node asks for no other settled time."""
+LOOK_S = 1.0
+ROWS = "rows.sqlite"
+"""In the folder of the node."""
+ANSWER_S = 3.0
+"""How long to wait for an answer before looking whether the node is to stop."""
+IGNORE_MSB = 12
 
-T = TypeVar("T")
+Handlers = dict[type, Callable[[Any], Any]]
 
 
 class NodeProcess:
@@ -81,21 +102,21 @@ class NodeProcess:
         self._client = client
         self._clock = clock
         self._bootstrap = bootstrap
+        self._cluster = cluster
         self._folder = NodeFolder(options, cluster_id)
-        self._address = f"{options.host}:{self._folder.port}"
         self._stopping = stopping
         self._verdicts: Counter[str] = Counter()
-        self._holder = Holder(self._folder.node)
-        self._tail = Tail(bootstrap, cluster, options.name)
+        self._rows = DiskRows(options.folder / ROWS, self._folder.node, cluster_id)
+        self._holder = Holder(self._folder.node, self._rows)
+        self._tail = MutationsTail(bootstrap, cluster, options.name)
         self._watch: TopicWatch | None = None
         self._data = DataSide(self._folder, options, self._holder, clock)
-        self._acks = Acks(bootstrap, cluster, self._folder, clock)
+        self._acks = Acks(bootstrap, cluster, self._keep, stopping)
+        self._loads = Loads(bootstrap, cluster, self._holder, lambda: self._data.cells, stopping)
         self._rivals = Rivals(KafkaLog(bootstrap, cluster, ACKS), self._folder.node, self._folder.incarnation)
-        self._membership = Membership(client, options, self._folder.node, self._address, self._stopping)
-        self._patience = Patience("the metadata log and the mutations topic", self._stopping)
-        self._waiting: Waiting[Tailed] = Waiting()
-        self._asked = threading.Event()
-        self._active_until = 0
+        self._draw = SystemDraw()
+        self._server: HttpServer | None = None
+        self._unanswered = ""
         self._threads: list[threading.Thread] = []
         self._failure: NodeFailed | LogError | None = None
 
@@ -106,37 +127,37 @@ class NodeProcess:
 
     # --------------------------------------------------------------------------------------- main loop
 
-    def run(self, release: str, join_tokens: int | None) -> None:
+    def run(self, release: str, features: Sequence[str], join_tokens: int | None) -> None:
         """Register, join with that many tokens if asked, and serve until stopped.
 
         Raises NodeFailed when the node is refused or loses the log, the topic or its own server.
         """
         api = make_api(self._holder, self._options.name, self._clock, self._data, self._options.host)
-        server = HttpServer(api, self._folder.socket)
+        server = self._server = HttpServer(api, self._folder.socket)
         server.start()
         try:
-            self._client.replica.expect((*self._folder.seen(), *self._data.seen()))
+            self._client.replica.expect((*self._folder.seen(), *self._rows.seen(), *self._data.seen()))
             if reached(self._client.follow, self._stopping) is None:
                 return
             state = self._client.state
             self._folder.check(state)
+            self._rows.check(state.cluster_id, self._folder.acknowledged)
             self._look_for_rivals(state.cluster_id)
-            self._membership.register(release)
-            self._data.start(self._client.replica)
-            self._patience.until_answered(self._tail.assign)
+            self._carry_out(register(self._registration(release, features), self._draw))
+            self._data.start(self._client.replica, self._acks.news)
+            Patience("the mutations topic", self._stopping).until_answered(partial(self._tail.assign, self._rows.mark))
+            self._holder.topic_id = self._tail.topic_id
             self._watch = TopicWatch(self._bootstrap, self._tail.ids, self._topic_lost)
             self._watch.start()
-            self._holder.positions.update(self._tail.begin)
+            copy = self._copy()
+            self._begin("log copy", copy.run)
+            side = CopiedSide(self._data, copy, lambda: self._holder.state)
+            acks = acknowledge(self._holder, side, self._data.tries, self._folder.incarnation, NoRows())
+            self._in_background("acks", acks, self._acks.handlers)
+            self._in_background("load", report_loads(self._holder), self._loads.handlers)
             if join_tokens is not None:
-                self._in_background("join", self._membership.join, join_tokens)
-            while not self._stopping.is_set():
-                self._turn()
-                if not server.alive():
-                    raise NodeFailed(f"the server on {self._address} ended: {server.failure}")
-                self._data.check()
-                failure = self._failure or self._rivals.failure
-                if failure is not None:
-                    raise failure
+                self._in_background("join", join(self.node, partial(self._wish, join_tokens), self._draw))
+            self._carry_out(Turns(self._holder, self._draw, self._tail.begin, self._tail.ends).run(), self._of_turns())
         finally:
             self._stopping.set()
             if self._watch is not None:
@@ -147,16 +168,140 @@ class NodeProcess:
             self._data.stop()
             self._tail.close()
             self._acks.close()
+            self._loads.close()
+            self._rows.close()
             self._rivals.stop()
             self._folder.close()
             log.info("stopped", node=self._options.name, **self._verdicts)
 
-    def _in_background(self, name: str, work: Callable[[T], None], argument: T) -> None:
-        """Run ``work`` beside the main loop; what it raises ends the node."""
+    def _copy(self) -> MemberCopy:
+        return MemberCopy(
+            self._options.folder / COPY,
+            self.node,
+            self._client.replica,
+            beginning_of(self._bootstrap, self._cluster),
+            self._folder.acknowledged,
+            self._acks.news,
+            self._stopping,
+        )
+
+    def _registration(self, release: str, features: Sequence[str]) -> RegisterNode:
+        options = self._options
+        return RegisterNode(
+            name=options.name,
+            id=self.node,
+            address=f"{options.host}:{self._folder.port}",
+            datacenter=options.datacenter,
+            rack=options.rack,
+            shards=options.shards,
+            ignore_msb=IGNORE_MSB,
+            release=release,
+            features=tuple(sorted(features)),
+            capacity=1,
+        )
+
+    def _wish(self, tokens: int, state: ClusterState) -> Steps[Command]:
+        yield from ()
+        return join_with(state, self.node, tokens, self._draw)
+
+    # ------------------------------------------------------------------------------------------- effects
+
+    def _carry_out(self, steps: Steps[None], handlers: Mapping[type, Callable[[Any], Any]] | None = None) -> None:
+        """Perform steps in the thread that asks, until they end or the node is to stop."""
+        patience = Patience("the metadata log", self._stopping)
+        every: Handlers = {
+            **LogDriver(self._client.replica.log, self._client.replica, self._clock).handlers,
+            CatchUp: lambda _: self._caught_up(patience),
+            AskFor: self._ask,
+            Rest: lambda effect: self._stopping.wait(effect.time / 1e6),
+            After: self._await_epoch,
+            Answered: self._note,
+            SettlingRefused: self._held,
+            **(handlers or {}),
+        }
+        with contextlib.suppress(Stopped):
+            carry_out(steps, lambda effect: every[type(effect)](effect))
+
+    def _of_turns(self) -> Handlers:
+        return {
+            Take: lambda _: self._take(),
+            BeginStream: lambda effect: self._stream(effect.fetch),
+            Beside: lambda effect: self._in_background("settle", effect.steps),
+            CountVerdicts: lambda effect: self._verdicts.update(effect.verdicts),
+            Acknowledged: lambda _: self._folder.acknowledged,
+            CaughtUp: lambda _: self._say_caught_up(),
+            MayAcknowledge: lambda _: self._acks.news.set(),
+        }
+
+    def _take(self) -> list[Tailed]:
+        if self._stopping.is_set():
+            raise Stopped
+        if self._server is not None and not self._server.alive():
+            raise NodeFailed(f"the server ended: {self._server.failure}")
+        self._data.check()
+        failure = self._failure or self._rivals.failure
+        if failure is not None:
+            raise failure
+        return self._tail.take()
+
+    def _caught_up(self, patience: Patience) -> ClusterState:
+        """Everything that is in the log, however long the broker takes."""
+        found = patience.until_answered(lambda: self._client.catch_up(BARRIER_S))
+        if found is None:
+            raise Stopped
+        return found
+
+    def _ask(self, effect: AskFor) -> Submitted | None:
+        if self._stopping.is_set():
+            raise Stopped
+        try:
+            return self._client.submit(
+                effect.command, timeout_s=ANSWER_S, request_id=effect.request_id, since_epoch=effect.since_epoch
+            )
+        except SubmissionTimedOut as open_:
+            if self._unanswered != effect.request_id:
+                self._unanswered = effect.request_id
+                log.warning("no answer yet", command=type(effect.command).__name__, detail=str(open_))
+            return None
+
+    def _keep(self, effect: Keep) -> None:
+        """Rows first: a node that was killed in between has acknowledged less than it has."""
+        self._holder.commit(sync=True)
+        self._folder.keep(effect.cluster_id, effect.epoch, effect.state_id)
+
+    def _await_epoch(self, effect: After) -> None:
+        while not self._stopping.is_set():
+            with contextlib.suppress(WaitTimedOut):
+                self._client.replica.wait_for(lambda state: state.epoch > effect.epoch or None, LOOK_S, "a new epoch")
+                return
+        raise Stopped
+
+    def _note(self, effect: Answered) -> None:
+        command, answer = effect.command, effect.answer
+        if isinstance(command, RegisterNode | UpdateNode):
+            log.info("registration", node=self._options.name, id=self.node, answer=describe(answer))
+        elif isinstance(answer, AppliedResult):
+            log.info("join admitted", node=self._options.name, epoch=answer.epoch)
+        else:
+            log.info("join waits", node=self._options.name, answer=describe(answer))
+
+    def _held(self, effect: SettlingRefused) -> None:
+        log.warning("writes are held", why=describe(effect.answer) if effect.answer else "no answer")
+
+    def _say_caught_up(self) -> None:
+        holder = self._holder
+        log.info("caught up", node=self._options.name, epoch=holder.state.epoch, rows=len(holder.store))
+
+    def _in_background(self, name: str, steps: Steps[None], handlers: Handlers | None = None) -> None:
+        """Perform steps beside the turns."""
+        self._begin(name, lambda: self._carry_out(steps, handlers))
+
+    def _begin(self, name: str, work: Callable[[], None]) -> None:
+        """Run ``work`` in a thread of its own; what it raises ends the node."""
 
         def guarded() -> None:
             try:
-                work(argument)
+                work()
             except (NodeFailed, LogError) as error:
                 self._failure = error
             except Exception as error:
@@ -168,19 +313,21 @@ class NodeProcess:
         self._threads.append(thread)
         thread.start()
 
-    def _turn(self) -> None:
-        taken = self._tail.take() if len(self._waiting) < WAITING_MAX else []
-        if len(self._waiting) >= WAITING_MAX:
-            self._stopping.wait(RETRY_S)
-        state = self._barrier() if taken else self._client.replica.state
-        if state is None:
-            return
-        for fetch in self._holder.adopt(state):
-            self._in_background(f"stream-{fetch.source[:8]}", self._fetch, fetch)
-        self._waiting.add((item.partition, item) for item in taken)
-        self._settle(state, self._waiting.work_off(self._apply), any(item.record is not None for item in taken))
-        if self._holder.caught_up or self._catches_up():
-            self._acks.publish(self._holder, self._data)
+    def _stream(self, fetch: RowFetch) -> None:
+        holder, stopping = self._holder, self._stopping
+        about = {"source": holder.state.nodes[fetch.source].name, "operation": fetch.operation}
+        pull, tries = self._data.row_pull(fetch, holder.state), self._data.tries
+        steps = stream(fetch, tries, lambda: not stopping.is_set() and holder.wants(fetch), lambda: holder.state)
+
+        def once() -> None:
+            pull.once()
+            kept = holder.complete(fetch, pull.rows, pull.checksum())
+            log.info("streamed", rows=pull.rows, kept=kept, **about)
+
+        name = f"stream-{fetch.source[:8]}"
+        self._begin(name, lambda: pulled(steps, once, lambda: pull.rows, stopping, self._clock, **about))
+
+    # ------------------------------------------------------------------------------------------- set-up
 
     def _look_for_rivals(self, cluster_id: str) -> None:
         """Is this folder the node's newest one? Raises NodeFailed; acks that are missing have nothing against it."""
@@ -193,76 +340,3 @@ class NodeProcess:
     def _topic_lost(self, lost: Lost) -> None:
         """Nothing would come from it any more, or from its beginning what is not its beginning."""
         self._failure = NodeFailed(f"the mutations topic is not what it was: {lost}: replace the node by a new one")
-
-    def _barrier(self) -> ClusterState | None:
-        """Everything that is in the log, however long the broker takes; None once the node is to stop."""
-        return self._patience.until_answered(lambda: self._client.catch_up(BARRIER_S))
-
-    def _catches_up(self) -> bool:
-        """True once the node holds what it held before, and knows what it knew."""
-        holder = self._holder
-        if any(holder.positions[p] < end for p, end in self._tail.ends.items()):
-            return False
-        if holder.state.epoch < max(self._folder.acknowledged, 1):
-            return False
-        if self._folder.acknowledged and any(self._tail.begin.values()) and holder.serves():
-            raise NodeFailed(
-                f"the mutations topic begins at {self._tail.begin}: rows that this node held are not in it any more; "
-                "replace the node by a new one"
-            )
-        holder.caught_up = True
-        log.info("caught up", node=self._options.name, epoch=holder.state.epoch, rows=len(holder.store))
-        return True
-
-    def _apply(self, partition: int, item: Tailed) -> bool:
-        """Judge a record, if that can be done."""
-        if item.record is None:
-            self._holder.passed(partition, item.offset)
-            return True
-        if self._holder.state.settled.until == 0:
-            return False
-        verdict = self._holder.judge(item.record.value() or b"", append_time_us(item.record.timestamp()[1]))
-        if verdict == HELD:
-            return False
-        self._verdicts[verdict] += 1
-        self._holder.passed(partition, item.offset + 1)
-        return True
-
-    def _settle(self, state: ClusterState, held: list[Tailed], has_come: bool) -> None:
-        """Ask for a later settled time where one is needed, or soon will be."""
-        now = self._clock.now_us()
-        if has_come:
-            self._active_until = now + setting(state, "verdicts_lead_us")
-        records = [item.record for item in held if item.record is not None]
-        needs = [self._holder.needed(one.value() or b"", append_time_us(one.timestamp()[1])) for one in records]
-        wanted = next_settled(state, now, max(needs, default=None), now < self._active_until)
-        if wanted is not None and not self._asked.is_set():
-            self._asked.set()
-            self._in_background("settle", self._ask, wanted)
-
-    def _ask(self, wanted: SettleVerdicts) -> None:
-        """One answer is enough: whoever still needs a later time asks again."""
-        try:
-            answer = self._client.submit(wanted, timeout_s=ASKED_S)
-            if isinstance(answer, RejectedResult) and answer.code != "already_settled":
-                log.warning("writes are held", code=answer.code, detail=answer.detail)
-                self._stopping.wait(REFUSED_S)
-        except SubmissionTimedOut as open_:
-            log.warning("writes are held", detail=str(open_))
-        finally:
-            self._asked.clear()
-
-    # --------------------------------------------------------------------------------------- streaming
-
-    def _fetch(self, fetch: Fetch) -> None:
-        holder, stopping = self._holder, self._stopping
-        about = {"source": holder.state.nodes[fetch.source].name, "operation": fetch.operation}
-        pull, tries = self._data.row_pull(fetch, holder.state), self._data.tries
-        steps = stream(fetch, tries, lambda: not stopping.is_set() and holder.wants(fetch), lambda: holder.state)
-
-        def once() -> None:
-            snapshot = pull.once()
-            kept = holder.receive(fetch, snapshot)
-            log.info("streamed", rows=len(snapshot.versions), kept=kept, **about)
-
-        pulled(steps, once, lambda: pull.rows, stopping, self._clock, **about)

@@ -2,7 +2,8 @@
 
 Every page is checked before it is kept: its sum and count, ascending registers above what is here already, all of them
 of the ranges that were asked for; at the end the sum and count over the whole call. A stream that breaks, whichever
-side was killed, goes on after the last page that is on the disk. How often it is tried, ``ringlog.node.steps`` says.
+side was killed, goes on after the last page that is on the disk. ``ringlog.node.protocol.stream`` says how often it is
+tried.
 """
 
 from __future__ import annotations
@@ -14,24 +15,24 @@ from itertools import pairwise
 from typing import Any
 
 import grpc
-import structlog
 
 from ringlog.client.peers import Peers, Unreachable
 from ringlog.kernel.history import state_id_at
 from ringlog.node.checks import cell_refusal, key_refusal
 from ringlog.node.errors import NodeFailed
 from ringlog.node.pages import Body, StreamBroken, received
+from ringlog.node.protocol.stream import Again, AskAgain, PullMissing, stream
 from ringlog.node.register_host import RegisterHost
-from ringlog.node.registers import Fetch
-from ringlog.node.steps import Again, Attempt, Broken, stream
+from ringlog.node.registers import RegisterFetch
 from ringlog.node.tries import Tries
 from ringlog.protocol.effects import At, Steps, WallClock, carry_out
 from ringlog.runtime.clock import Clock
-from ringlog.wire.cells import Cell, Key
+from ringlog.runtime.logs import get_logger
+from ringlog.wire.cells import Key, RegisterCell
 from ringlog.wire.data import WRONG_NODE, Cells, StreamPage, StreamRequest, pack, unpack
 from ringlog.wire.errors import WireError
 
-log = structlog.get_logger("ringlog.node")
+log = get_logger("ringlog.node")
 
 RETRY_S = 0.2
 CALL_S = 30.0
@@ -56,14 +57,14 @@ def pulled(
     """
     said = ""
 
-    def attempt() -> Broken | None:
+    def attempt() -> AskAgain | None:
         nonlocal said
         before = mark()
         try:
             once()
         except STREAM_ERRORS as error:
             in_time = not isinstance(error, grpc.Call) or error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED
-            broken = Broken(
+            broken = AskAgain(
                 str(error.details() if isinstance(error, grpc.Call) else error), not in_time and mark() != before
             )
             if broken.why != said and not broken.got_on:
@@ -75,7 +76,7 @@ def pulled(
     handlers: dict[type, Callable[[Any], Any]] = {
         At: lambda _: None,
         WallClock: lambda _: clock.now_us(),
-        Attempt: lambda _: attempt(),
+        PullMissing: lambda _: attempt(),
         Again: lambda effect: stopping.wait(RETRY_S if effect.seconds is None else effect.seconds),
     }
     carry_out(steps, lambda effect: handlers[type(effect)](effect))
@@ -91,7 +92,7 @@ class Puller:
         self._clock = clock
         self._stopping = threading.Event()
         self._lock = threading.Lock()
-        self._threads: dict[Fetch, threading.Thread] = {}
+        self._threads: dict[RegisterFetch, threading.Thread] = {}
 
     def start(self) -> None:
         """Begin with the streams that are waited for and not under way."""
@@ -112,7 +113,7 @@ class Puller:
         for thread in threads:
             thread.join(CALL_S)
 
-    def _pull(self, fetch: Fetch) -> None:
+    def _pull(self, fetch: RegisterFetch) -> None:
         host, about = self._host, {"source": fetch.source, "operation": fetch.operation}
         steps = stream(
             fetch,
@@ -128,7 +129,7 @@ class Puller:
         with suppress(NodeFailed):  # the node's main loop says why
             pulled(steps, once, lambda: host.mark(fetch), self._stopping, self._clock, **about)
 
-    def _once(self, fetch: Fetch) -> int:
+    def _once(self, fetch: RegisterFetch) -> int:
         """One call; the number of cells that came by it. Raises StreamBroken."""
         total = 0
         try:
@@ -144,7 +145,7 @@ class Puller:
         self._host.receive_end(fetch)
         return total
 
-    def _pages(self, fetch: Fetch) -> Iterator[StreamPage]:
+    def _pages(self, fetch: RegisterFetch) -> Iterator[StreamPage]:
         value = self._host.value
         request = StreamRequest(
             value.state.cluster_id,
@@ -161,7 +162,7 @@ class Puller:
             yield unpack(StreamPage, data)
 
 
-def cells_of(body: Body, after: Key | None) -> dict[Key, Cell]:
+def cells_of(body: Body, after: Key | None) -> dict[Key, RegisterCell]:
     """The cells of a page that follows ``after``; raises StreamBroken, WireError."""
     data, count = body
     cells = unpack(Cells, data).cells

@@ -24,6 +24,7 @@ from pathlib import Path
 
 from immutables import Map
 
+from ringlog.kernel.balance.model import READS, WRITES
 from ringlog.kernel.history import state_id_at
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Epoch, NodeId, OperationId
@@ -32,21 +33,29 @@ from ringlog.node.cells import Excerpt
 from ringlog.node.errors import NodeFailed
 from ringlog.node.image import Image, StreamName
 from ringlog.node.journal import COMPACT_BYTES, Journal
-from ringlog.node.registers import Behind, Durable, Fetch, Registers, Reply
+from ringlog.node.registers import Behind, Durable, RegisterFetch, RegisterReplica, Reply
+from ringlog.node.served import ServedRequests
 from ringlog.node.spans import Span, Spans
-from ringlog.wire.cells import Cell, Key
+from ringlog.node.work import works_of
+from ringlog.wire.cells import Key, RegisterCell
 from ringlog.wire.data import JournalRecord, StatusReply, StreamMark
 
 CATCH_UP_S = 0.2
-"""How long a request that is ahead waits for this node's own log before its sender is told to ask again."""
+"""How long a request that is ahead waits for this node's own log before its sender has to ask again."""
 LOOK_S = 0.2
 
 
 class RegisterHost:
-    """One node's registers, kept in ``folder``. Safe from threads. Raises JournalDamaged, OSError."""
+    """One node's registers, kept in ``folder``. Safe from threads. Raises JournalDamaged, OSError.
 
-    def __init__(self, node: NodeId, folder: Path, compact_bytes: int = COMPACT_BYTES) -> None:
+    ``served`` counts the requests that it admits.
+    """
+
+    def __init__(
+        self, node: NodeId, folder: Path, compact_bytes: int = COMPACT_BYTES, served: ServedRequests | None = None
+    ) -> None:
         self.node = node
+        self._served = served or ServedRequests()
         self._journal = Journal(folder, self._whole, compact_bytes)
         image = self._journal.found()
         self.start = image.start + 1
@@ -69,7 +78,7 @@ class RegisterHost:
         return self._value.durable.epoch, self._value.durable.state_id
 
     @property
-    def value(self) -> Registers:
+    def value(self) -> RegisterReplica:
         """The registers as they are now."""
         return self._value
 
@@ -117,7 +126,7 @@ class RegisterHost:
         return operation in self._value.received
 
     def _ended(self, state: ClusterState) -> tuple[OperationId, ...]:
-        wanted = registers.wanted_under(state, self.node)
+        wanted = works_of(state, self.node)
         return tuple(sorted({name[0] for name in self._marks}.difference(wanted)))
 
     def _await_adoption(self) -> None:
@@ -132,7 +141,7 @@ class RegisterHost:
 
     # ------------------------------------------------------------------------------------- reads and writes
 
-    def write(self, key: Key, cell: Cell, epoch: Epoch, state_id: str = "") -> Reply | Behind:
+    def write(self, key: Key, cell: RegisterCell, epoch: Epoch, state_id: str = "") -> Reply | Behind:
         """Keep a cell; returns when it is on disk, or refused. Raises NodeFailed: nobody knows whether it is."""
         self._catch_up(epoch)
         with self._changed:
@@ -141,6 +150,7 @@ class RegisterHost:
             self._value, verdict = registers.admit_write(self._value, number, key, cell, epoch, state_id)
             if verdict is not None:
                 return verdict
+            self._served.note(WRITES, self._value.state, key.keyspace, key.token)
             future = self._open[number] = Future()
             self._journal.append(JournalRecord(cells=((key, cell),)), partial(self._apply, number))
         while True:
@@ -158,6 +168,7 @@ class RegisterHost:
             self._value, verdict = registers.admit_read(self._value, number, key, epoch, state_id)
             if verdict is not None:
                 return verdict
+            self._served.note(READS, self._value.state, key.keyspace, key.token)
             self._value, replies = registers.look_up(self._value, number)
         (reply,) = replies
         return reply
@@ -173,15 +184,15 @@ class RegisterHost:
 
     # ------------------------------------------------------------------------------------------- streaming
 
-    def snapshot(self, fetch: Fetch) -> Excerpt | Behind | str:
+    def snapshot(self, fetch: RegisterFetch) -> Excerpt | Behind | str:
         """As a source: the cells as they are now, Behind until they may be given, or the code of a refusal."""
         return registers.snapshot(self._value, fetch)
 
-    def mark(self, fetch: Fetch) -> Key | None:
+    def mark(self, fetch: RegisterFetch) -> Key | None:
         """Where a stream goes on: everything up to this key is here."""
         return self._marks.get((fetch.operation, fetch.source, fetch.replication))
 
-    def receive_page(self, fetch: Fetch, cells: dict[Key, Cell]) -> bool:
+    def receive_page(self, fetch: RegisterFetch, cells: dict[Key, RegisterCell]) -> bool:
         """Keep a page, in ascending order, that follows ``mark``; False refuses a stream that nobody wants any more, or
         cells that are none of it under the adopted epoch: a source may not know yet that their keyspace is gone.
         """
@@ -196,14 +207,14 @@ class RegisterHost:
             )
         return True
 
-    def _page_kept(self, fetch: Fetch, cells: dict[Key, Cell], last: Key) -> None:
+    def _page_kept(self, fetch: RegisterFetch, cells: dict[Key, RegisterCell], last: Key) -> None:
         with self._changed:
             after = registers.receive_page(self._value, fetch, cells)
             assert after is not None, "no epoch was adopted in between"
             self._value = after
             self._marks[fetch.operation, fetch.source, fetch.replication] = last
 
-    def receive_end(self, fetch: Fetch) -> bool:
+    def receive_end(self, fetch: RegisterFetch) -> bool:
         """All pages are here; False refuses a stream that nobody wants any more."""
         with self._steps, self._changed:
             after = registers.receive(self._value, fetch, {})
@@ -251,7 +262,7 @@ def _other_log(durable: Durable, state: ClusterState) -> str:
     )
 
 
-def _is_in_use(value: Registers, span: Span) -> bool:
+def _is_in_use(value: RegisterReplica, span: Span) -> bool:
     """True if there are cells in the span, or writes in hand that would bring some."""
     keyspace, first, last = span
     return value.durable.cells.has_any(span) or any(

@@ -12,10 +12,10 @@ A value, and functions from it to the next one; who calls them brings messages, 
   that a new owner was given: a coordinator who judged that by the older epoch would take for safe what is not.
 - **Acknowledging.** ``acknowledgeable`` is the newest epoch below which nothing is pending. The epoch itself is durable
   from the moment it is adopted: a replica that restarts answers nothing below it.
-- **Streaming.** A source must have adopted the stage in which the operation streams (``write_both_read_old``; of a
-  rebuild ``streaming``) and have nothing pending from before that; then its snapshot holds whatever was written without
-  the gaining node. The receiver takes rows only after it has adopted it too, from then on being a member; a stream that
-  its operation does not want any more is refused.
+- **Streaming.** A source must have adopted the stage in which the rows are streamed and have nothing pending from
+  before that; then its snapshot holds whatever was written without the gaining node. The receiver takes rows only after
+  it has adopted it too, being a member by then; a stream of a work that is not open any more (``ringlog.node.work``) is
+  refused.
 - **Leaving.** A replica is a member of a range without a gap if it is one now, since no later than the epoch it had
   adopted before. Where that does not hold, the rows are of another time: they go when the epoch is adopted, after the
   reads that were admitted have been answered from them. A cancelled operation's rows go that way, too; a node that
@@ -29,16 +29,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from ringlog.kernel.history import contradicts
-from ringlog.kernel.operations.gates import REPORTED_STAGES, gaining_nodes
-from ringlog.kernel.ownership.placements import group_at, placement_key, placement_of_keyspace
-from ringlog.kernel.ring.ranges import Range, ranges_between
-from ringlog.kernel.state import EMPTY_STATE, ClusterState, Operation, Placement, RangeGroup, Replica
-from ringlog.kernel.values import Epoch, NodeId, OperationId
-from ringlog.node.cells import Cells, Excerpt
+from ringlog.kernel.history import contradicts, state_id_at
+from ringlog.kernel.ring.ranges import Range
+from ringlog.kernel.state import EMPTY_STATE, ClusterState, Placement, RangeGroup, Replica
+from ringlog.kernel.tablets.map import TabletMap
+from ringlog.kernel.values import Epoch, NodeId
+from ringlog.node.cells import CellMap, Excerpt
 from ringlog.node.spans import NOWHERE, WHOLE, Spans
-from ringlog.wire.cells import Cell, Key
-from ringlog.wire.data import BAD_STREAM, NOT_MEMBER, NOT_READY, OTHER_HISTORY
+from ringlog.node.work import StreamingWork, changed_ranges, group_in, placed, spaces, spaces_under, work_of, works_of
+from ringlog.wire.cells import Key, RegisterCell, digest_of
+from ringlog.wire.data import BAD_STREAM, NOT_MEMBER, NOT_READY, OTHER_HISTORY, ReadReply, WriteReply
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,22 +49,22 @@ class Durable:
     """
 
     epoch: Epoch = 0
-    cells: Cells = field(default_factory=Cells)
+    cells: CellMap = field(default_factory=CellMap)
     state_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Pending:
+class PendingWrite:
     """A write, admitted at ``epoch`` and not on disk yet. ``number`` is the request's, unique among those open."""
 
     number: int
     key: Key
-    cell: Cell
+    cell: RegisterCell
     epoch: Epoch
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class PendingRead:
     """A read, admitted and not answered yet."""
 
     number: int
@@ -77,7 +77,7 @@ class Reply:
 
     number: int
     epoch: Epoch
-    cell: Cell | None = None
+    cell: RegisterCell | None = None
     refused: str = ""
 
 
@@ -89,10 +89,13 @@ class Behind:
 
 
 @dataclass(frozen=True, slots=True)
-class Fetch:
-    """Cells of ``ranges`` under ``replication`` that a gaining node needs from ``source``; ``epoch``: of the stage."""
+class RegisterFetch:
+    """Cells of ``ranges`` under ``replication`` that a gaining node needs from ``source``; ``epoch``: of the stage.
 
-    operation: OperationId
+    ``operation``: the name of the work, an operation's id or that of a session.
+    """
+
+    operation: str
     epoch: Epoch
     source: NodeId
     replication: str
@@ -100,49 +103,52 @@ class Fetch:
 
 
 @dataclass(frozen=True, slots=True)
-class Registers:
+class RegisterReplica:
     """One replica. ``state``: the adopted one; it is below the durable epoch only while a restarted replica catches up.
 
-    ``fetching``: streams that it waits for; ``received``: operations whose streams are all there.
+    ``fetching``: streams that it waits for; ``received``: works of which everything is there.
     """
 
     node: NodeId
     durable: Durable = field(default_factory=Durable)
     state: ClusterState = EMPTY_STATE
-    pending: tuple[Pending, ...] = ()
-    reading: tuple[Reading, ...] = ()
-    fetching: tuple[Fetch, ...] = ()
-    received: tuple[OperationId, ...] = ()
+    pending: tuple[PendingWrite, ...] = ()
+    reading: tuple[PendingRead, ...] = ()
+    fetching: tuple[RegisterFetch, ...] = ()
+    received: tuple[str, ...] = ()
 
 
-Step = tuple[Registers, tuple[Reply, ...]]
+PLACED_BY = ("placements", "keyspaces", "tablets", "tables")
+"""The parts of the state that say whose the registers are."""
+
+Step = tuple[RegisterReplica, tuple[Reply, ...]]
 """The replica after a step, and what it answers."""
 
 
 # ---------------------------------------------------------------------------------------------------- epochs
 
 
-def restarted(node: NodeId, durable: Durable) -> Registers:
+def restarted(node: NodeId, durable: Durable) -> RegisterReplica:
     """A replica that begins with what its disk holds."""
-    return Registers(node, durable)
+    return RegisterReplica(node, durable)
 
 
-def is_ready(replica: Registers) -> bool:
+def is_ready(replica: RegisterReplica) -> bool:
     """False until a restarted replica has caught up with what it had adopted before."""
     return replica.state.epoch >= max(replica.durable.epoch, 1)
 
 
-def is_of_another_log(replica: Registers, state: ClusterState) -> bool:
+def is_of_another_log(replica: RegisterReplica, state: ClusterState) -> bool:
     """True if ``state`` does not descend from the one that the replica adopted last: it must not be adopted."""
     return contradicts(state, replica.durable.epoch, replica.durable.state_id)
 
 
-def is_news(replica: Registers, state: ClusterState) -> bool:
+def is_news(replica: RegisterReplica, state: ClusterState) -> bool:
     """True if ``state`` is one to adopt: newer than the present one, and not below what is on disk."""
     return state.epoch >= replica.durable.epoch and state.epoch > replica.state.epoch
 
 
-def adopt(replica: Registers, state: ClusterState, lost: Spans | None = None) -> Step:
+def adopt(replica: RegisterReplica, state: ClusterState, lost: Spans | None = None) -> Step:
     """Serve under ``state`` from now on, if it is newer; ``durable`` must be on disk before anything is done under it.
 
     Reads of rows that go are answered, writes to them refused. ``lost``: what ``lost_under`` gave, if it was asked.
@@ -154,8 +160,8 @@ def adopt(replica: Registers, state: ClusterState, lost: Spans | None = None) ->
     refused = tuple(
         Reply(write.number, state.epoch, refused=NOT_MEMBER) for write in replica.pending if write.key in lost
     )
-    wanted = wanted_under(state, replica.node)
-    after = Registers(
+    wanted = works_of(state, replica.node)
+    after = RegisterReplica(
         replica.node,
         Durable(state.epoch, replica.durable.cells.without(lost), state.state_id),
         state,
@@ -164,58 +170,51 @@ def adopt(replica: Registers, state: ClusterState, lost: Spans | None = None) ->
         tuple(fetch for fetch in replica.fetching if fetch.operation in wanted),
         tuple(name for name in replica.received if name in wanted),
     )
-    for operation in wanted.values():
-        after = _begun(after, operation)
+    for work in wanted.values():
+        after = _begun(after, work)
     return after, (*answered, *refused)
 
 
-def acknowledgeable(replica: Registers) -> Epoch:
+def acknowledgeable(replica: RegisterReplica) -> Epoch:
     """The newest epoch that this replica may acknowledge: adopted, and every write admitted below it on disk."""
     if not is_ready(replica):
         return 0
     return min((write.epoch for write in replica.pending), default=replica.state.epoch)
 
 
-def _group(state: ClusterState, key: Key) -> RangeGroup | None:
-    placement = placement_of_keyspace(state, key.keyspace)
-    return group_at(placement, key.token) if placement is not None and placement.ends else None
-
-
 def _member(group: tuple[Replica, ...], node: NodeId) -> Replica | None:
     return next((replica for replica in group if replica.node == node), None)
 
 
-def lost_under(replica: Registers, state: ClusterState) -> Spans:
+def lost_under(replica: RegisterReplica, state: ClusterState) -> Spans:
     """The registers that the node takes no writes of under ``state``, or has not without a gap since before.
 
     Of those that it may hold: after a restart any, else those that belong to it under the present state.
     """
     old = replica.state if is_ready(replica) else None
-    if old is not None and state.placements is old.placements and state.keyspaces is old.keyspaces:
+    if old is not None and all(getattr(state, part) is getattr(old, part) for part in PLACED_BY):
         return NOWHERE
-    names = replica.durable.cells.keyspaces() if old is None else sorted(old.keyspaces)
+    names = replica.durable.cells.keyspaces() if old is None else spaces(old)
     known: dict[tuple[int, int], tuple[Range, ...]] = {}
     lost = {}
     for name in names:
-        now = placement_of_keyspace(state, name)
-        was = None if old is None else placement_of_keyspace(old, name)
+        now = placed(state, name)
+        was = None if old is None else placed(old, name)
         if (id(was), id(now)) not in known:  # most keyspaces share one
             known[id(was), id(now)] = _lost_ranges(was, now, replica)
         lost[name] = known[id(was), id(now)]
     return Spans(lost)
 
 
-def _lost_ranges(was: Placement | None, now: Placement | None, replica: Registers) -> tuple[Range, ...]:
+def _lost_ranges(
+    was: Placement | TabletMap | None, now: Placement | TabletMap | None, replica: RegisterReplica
+) -> tuple[Range, ...]:
     """What goes with a step from one placement to the next; ``was``: None if anything may be held."""
     if now is None or not now.ends:
         return (WHOLE,)
     if now is was:
         return ()
-    ranges = zip(ranges_between(now.ends), now.ranges, strict=True)
-    if was is not None and was.ends == now.ends:
-        changed = [(one, group) for (one, group), old in zip(ranges, was.ranges, strict=True) if group is not old]
-    else:
-        changed = list(ranges)
+    changed = changed_ranges(was, now)
     return tuple(one for one, group in changed if not _stays(group, replica.node, replica.durable.epoch))
 
 
@@ -229,17 +228,17 @@ def _stays(group: RangeGroup, node: NodeId, before: Epoch) -> bool:
 
 
 def admit_write(
-    replica: Registers, number: int, key: Key, cell: Cell, epoch: Epoch, state_id: str = ""
-) -> tuple[Registers, Reply | Behind | None]:
+    replica: RegisterReplica, number: int, key: Key, cell: RegisterCell, epoch: Epoch, state_id: str = ""
+) -> tuple[RegisterReplica, Reply | Behind | None]:
     """Take a write that was planned at ``epoch``, on state ``state_id``; None: its answer comes with ``apply``."""
     verdict = _admitted(replica, key, epoch, state_id, is_read=False, number=number)
     if verdict is not None:
         return replica, verdict
-    write = Pending(number, key, cell, replica.state.epoch)
+    write = PendingWrite(number, key, cell, replica.state.epoch)
     return replace(replica, pending=(*replica.pending, write)), None
 
 
-def apply(replica: Registers, number: int) -> Step:
+def apply(replica: RegisterReplica, number: int) -> Step:
     """Write what is pending under ``number``, if it is; the reply may go out when ``durable`` is on disk."""
     write = next((write for write in replica.pending if write.number == number), None)
     if write is None:
@@ -249,16 +248,16 @@ def apply(replica: Registers, number: int) -> Step:
 
 
 def admit_read(
-    replica: Registers, number: int, key: Key, epoch: Epoch, state_id: str = ""
-) -> tuple[Registers, Reply | Behind | None]:
+    replica: RegisterReplica, number: int, key: Key, epoch: Epoch, state_id: str = ""
+) -> tuple[RegisterReplica, Reply | Behind | None]:
     """Take a read that was planned at ``epoch``, on state ``state_id``; None: its answer comes with ``look_up``."""
     verdict = _admitted(replica, key, epoch, state_id, is_read=True, number=number)
     if verdict is not None:
         return replica, verdict
-    return replace(replica, reading=(*replica.reading, Reading(number, key))), None
+    return replace(replica, reading=(*replica.reading, PendingRead(number, key))), None
 
 
-def look_up(replica: Registers, number: int) -> Step:
+def look_up(replica: RegisterReplica, number: int) -> Step:
     """Answer the read that is open under ``number``, if it is."""
     reading = next((reading for reading in replica.reading if reading.number == number), None)
     if reading is None:
@@ -267,8 +266,22 @@ def look_up(replica: Registers, number: int) -> Step:
     return replace(replica, reading=rest), (_looked_up(replica, reading),)
 
 
+def write_reply(replica: RegisterReplica, done: Reply) -> WriteReply:
+    """The answer to a write as it travels."""
+    return WriteReply(replica.node, done.epoch, done.refused, state_id_at(replica.state, done.epoch))
+
+
+def read_reply(replica: RegisterReplica, found: Reply, is_digest: bool) -> ReadReply:
+    """The answer to a read as it travels; if it ``is_digest``, with the digest in the place of the value."""
+    cell, state_id = found.cell, state_id_at(replica.state, found.epoch)
+    if not is_digest or cell is None:
+        return ReadReply(replica.node, found.epoch, found.refused, cell, state_id=state_id)
+    shown = RegisterCell(cell.timestamp, b"", cell.deleted)
+    return ReadReply(replica.node, found.epoch, found.refused, shown, digest_of(cell), state_id)
+
+
 def _admitted(
-    replica: Registers, key: Key, epoch: Epoch, state_id: str, is_read: bool, number: int
+    replica: RegisterReplica, key: Key, epoch: Epoch, state_id: str, is_read: bool, number: int
 ) -> Reply | Behind | None:
     """None if the request may be taken at the adopted epoch."""
     if not is_ready(replica):
@@ -277,18 +290,18 @@ def _admitted(
         return Behind(epoch)
     if contradicts(replica.state, epoch, state_id):
         return Reply(number, replica.state.epoch, refused=OTHER_HISTORY)
-    group = _group(replica.state, key)
+    group = group_in(placed(replica.state, key.keyspace), key.token)
     members = () if group is None else group.read if is_read else group.write
     if _member(members, replica.node) is None:
         return Reply(number, replica.state.epoch, refused=NOT_MEMBER)
     return None
 
 
-def _looked_up(replica: Registers, reading: Reading) -> Reply:
+def _looked_up(replica: RegisterReplica, reading: PendingRead) -> Reply:
     return Reply(reading.number, replica.state.epoch, replica.durable.cells.get(reading.key))
 
 
-def _with(replica: Registers, cells: dict[Key, Cell]) -> Registers:
+def _with(replica: RegisterReplica, cells: dict[Key, RegisterCell]) -> RegisterReplica:
     """The replica with these cells where they win."""
     durable = replica.durable
     return replace(replica, durable=replace(durable, cells=durable.cells.with_newest(cells.items())))
@@ -297,29 +310,22 @@ def _with(replica: Registers, cells: dict[Key, Cell]) -> Registers:
 # -------------------------------------------------------------------------------------------------- streaming
 
 
-def snapshot(replica: Registers, fetch: Fetch) -> Excerpt | Behind | str:
+def snapshot(replica: RegisterReplica, fetch: RegisterFetch) -> Excerpt | Behind | str:
     """This replica as a source: the cells as they are now, or Behind until it may give them, or the code of a refusal.
 
     Takes no time for them: who reads them pays for what is read.
     """
     if not is_ready(replica) or replica.state.epoch < fetch.epoch:
         return Behind(fetch.epoch)
-    operation = replica.state.operations.get(fetch.operation)
-    if operation is None or operation.stage not in REPORTED_STAGES:
+    work = work_of(replica.state, fetch.operation)
+    if work is None or not work.given(replica.node, fetch.replication).issuperset(fetch.ranges):
         return BAD_STREAM
-    mine = {
-        (s.start, s.end)
-        for s in operation.plan.sources
-        if (s.source, s.replication) == (replica.node, fetch.replication)
-    }
-    if not mine.issuperset(fetch.ranges):
-        return BAD_STREAM
-    if acknowledgeable(replica) < operation.stage_epoch:
+    if acknowledgeable(replica) < work.epoch:
         return Behind(fetch.epoch)
     return Excerpt(replica.durable.cells, spans_of(replica.state, fetch))
 
 
-def receive(replica: Registers, fetch: Fetch, cells: dict[Key, Cell]) -> Registers | None:
+def receive(replica: RegisterReplica, fetch: RegisterFetch, cells: dict[Key, RegisterCell]) -> RegisterReplica | None:
     """Keep streamed cells; None refuses a stream that nobody wants any more. ``received`` counts once it is on disk."""
     if fetch not in replica.fetching:
         return None
@@ -330,38 +336,28 @@ def receive(replica: Registers, fetch: Fetch, cells: dict[Key, Cell]) -> Registe
     return after
 
 
-def receive_page(replica: Registers, fetch: Fetch, cells: dict[Key, Cell]) -> Registers | None:
+def receive_page(
+    replica: RegisterReplica, fetch: RegisterFetch, cells: dict[Key, RegisterCell]
+) -> RegisterReplica | None:
     """Keep some cells of a stream that goes on; None refuses them as ``receive`` does."""
     return _with(replica, cells) if fetch in replica.fetching else None
 
 
-def spans_of(state: ClusterState, fetch: Fetch) -> Spans:
+def spans_of(state: ClusterState, fetch: RegisterFetch) -> Spans:
     """The registers that belong to what is fetched."""
-    keyspaces = state.keyspaces.values()
-    return Spans({one.name: fetch.ranges for one in keyspaces if placement_key(one) == fetch.replication})
+    return Spans(dict.fromkeys(spaces_under(state, fetch.replication), fetch.ranges))
 
 
-def wanted_under(state: ClusterState, node: NodeId) -> dict[OperationId, Operation]:
-    """The operations that this node must stream for now, by id."""
-    return {
-        name: operation
-        for name, operation in sorted(state.operations.items())
-        if operation.stage in REPORTED_STAGES and node in gaining_nodes(operation)
-    }
-
-
-def _begun(replica: Registers, operation: Operation) -> Registers:
-    """The replica with the operation's streams among those that it waits for, unless they were already."""
-    if operation.id in replica.received or any(fetch.operation == operation.id for fetch in replica.fetching):
-        return replica
-    wanted: dict[tuple[NodeId, str], list[Range]] = {}
-    for source in operation.plan.sources:
-        if source.target == replica.node:
-            wanted.setdefault((source.source, source.replication), []).append((source.start, source.end))
+def _begun(replica: RegisterReplica, work: StreamingWork) -> RegisterReplica:
+    """The replica with the streams of a work among those that it waits for; anew, if one of its sources is another."""
+    waiting = [fetch for fetch in replica.fetching if fetch.operation == work.name]
     fetches = tuple(
-        Fetch(operation.id, operation.stage_epoch, source, replication, tuple(sorted(ranges)))
-        for (source, replication), ranges in sorted(wanted.items())
+        RegisterFetch(work.name, work.epoch, source, replication, ranges)
+        for (source, replication), ranges in work.taken(replica.node).items()
     )
+    if work.name in replica.received or (waiting and set(fetches).issuperset(waiting)):
+        return replica
     if not fetches:
-        return replace(replica, received=(*replica.received, operation.id))
-    return replace(replica, fetching=(*replica.fetching, *fetches))
+        return replace(replica, received=(*replica.received, work.name))
+    others = tuple(fetch for fetch in replica.fetching if fetch.operation != work.name)
+    return replace(replica, fetching=(*others, *fetches))

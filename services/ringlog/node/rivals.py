@@ -5,8 +5,8 @@ a start of this node that its folder does not know, the folder is an older copy:
 in it, and the node ends before it serves anything. And if, while it runs, an acknowledgement of a later incarnation
 comes, another process has become this node: this one ends.
 
-That leaves a moment in which both serve. Where nodes are told apart by their addresses it cannot be used: requests and
-streams go to the registered address, and who starts elsewhere is refused.
+That leaves a moment in which both serve. Where nodes are distinguished by their addresses it cannot be used: requests
+and streams go to the registered address, and who starts elsewhere is refused.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 
-import structlog
-
 from ringlog.log.errors import LogError, LogTruncated
-from ringlog.log.port import LogRecord, MetadataLog, Tail
+from ringlog.log.port import LogRecord, LogTail, MetadataLog
 from ringlog.log.reading import read_to_end
 from ringlog.node.errors import NodeFailed
+from ringlog.runtime.logs import get_logger
 from ringlog.wire.errors import WireError
 from ringlog.wire.incarnations import order_of
 from ringlog.wire.records import NodeAck, decode_node_ack
@@ -27,7 +26,7 @@ from ringlog.wire.records import NodeAck, decode_node_ack
 POLL_S = 0.5
 COPIED = "use the folder that ran last, or replace this node by a new one"
 
-log = structlog.get_logger("ringlog.node")
+log = get_logger("ringlog.node")
 
 
 class Rivals:
@@ -37,7 +36,7 @@ class Rivals:
         self._acks = acks
         self._node = node
         self._order = order_of(name)
-        self._tail: Tail | None = None
+        self._tail: LogTail | None = None
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self.failure: NodeFailed | None = None

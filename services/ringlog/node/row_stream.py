@@ -1,13 +1,14 @@
-"""Rows on their way from one node to another, page by page; the gaining node keeps them when all are there.
+"""Rows on their way from one node to another, page by page; the gaining node keeps each as it comes.
 
-Rows are in memory on both sides, so what a gaining node has got of a stream is lost with it, and it begins anew. A
-source that is killed and restarted goes on after the last page that has arrived: it holds again whatever lies below the
-positions that the gaining node noted, and what it holds above them the gaining node has by itself.
+A source looks for each page anew, so it holds nothing for a stream, and one that may not go on says so. A source that
+is killed and restarted goes on after the last page that has arrived: it holds again whatever lies below the positions
+that the gaining node noted, and what it holds above them the gaining node has by itself. A gaining node that is killed
+begins anew: what it got before is there already.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
 from ringlog.client.peers import Peers
@@ -15,22 +16,22 @@ from ringlog.kernel.history import state_id_at
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import NodeId
 from ringlog.node.checks import token_of_partition
-from ringlog.node.holder import Fetch, Snapshot
-from ringlog.node.pages import Body, StreamBroken, grouped, received
-from ringlog.node.store import Version, checksum, inside, order
+from ringlog.node.holder import RowFetch
+from ringlog.node.pages import Body, StreamBroken, received
+from ringlog.node.store import RowVersion, VersionsSum, inside, order
 from ringlog.wire.data import WRONG_NODE, Rows, RowsRequest, StreamPage, pack, unpack
 
 CALL_S = 60.0
 
 
-def bodies(versions: Sequence[Version], after: Version | None, page_bytes: int) -> Iterator[Body]:
-    """The bodies of a source's rows, which are in order, from the one after ``after`` on."""
-    wanted = (one for one in versions if after is None or order(one) > order(after))
-    for group in grouped(((one, len(one.partition_key) + len(one.value)) for one in wanted), page_bytes):
-        yield pack(Rows(group)), len(group)
+def bodies(page: Callable[[RowVersion | None], Sequence[RowVersion]], after: RowVersion | None) -> Iterator[Body]:
+    """The bodies of a source's rows from the one after ``after`` on; ``page`` gives the next ones, none at the end."""
+    while rows := page(after):
+        yield pack(Rows(tuple(rows))), len(rows)
+        after = rows[-1]
 
 
-def rows_of(body: Body, after: Version | None, fetch: Fetch) -> tuple[Version, ...]:
+def rows_of(body: Body, after: RowVersion | None, fetch: RowFetch) -> tuple[RowVersion, ...]:
     """The rows of a page that follows ``after``; raises StreamBroken, WireError."""
     data, count = body
     rows = unpack(Rows, data).rows
@@ -46,34 +47,47 @@ def rows_of(body: Body, after: Version | None, fetch: Fetch) -> tuple[Version, .
 
 
 class RowPull:
-    """One stream of rows under ``state``; ``once`` is called until it gives them all."""
+    """One stream of rows under ``state``; ``once`` is called until they are all there. ``keep`` gets them, page by
+    page: False if nobody wants them any more.
+    """
 
-    def __init__(self, peers: Peers, node: NodeId, state: ClusterState, fetch: Fetch) -> None:
+    def __init__(
+        self,
+        peers: Peers,
+        node: NodeId,
+        state: ClusterState,
+        fetch: RowFetch,
+        keep: Callable[[RowFetch, Sequence[RowVersion]], bool],
+    ) -> None:
         self._peers = peers
         self._node = node
         self._cluster_id = state.cluster_id
         self._state_id = state_id_at(state, fetch.epoch)
         self._fetch = fetch
-        self._rows: list[Version] = []
-
-    @property
-    def rows(self) -> int:
+        self._keep = keep
+        self._last: RowVersion | None = None
+        self._sum = VersionsSum()
+        self.rows = 0
         """How many have come so far."""
-        return len(self._rows)
 
-    def once(self) -> Snapshot:
-        """All rows; raises StreamBroken, Unreachable, WireError, grpc.RpcError where there are more to come."""
+    def checksum(self) -> str:
+        """Of those that have come."""
+        return self._sum.hex()
+
+    def once(self) -> None:
+        """Have them all; raises StreamBroken, Unreachable, WireError, grpc.RpcError where there are more to come."""
         try:
             for body in received(self._pages(), self._fetch.source):
-                self._rows += rows_of(body, self._last(), self._fetch)
+                rows = rows_of(body, self._last, self._fetch)
+                if not self._keep(self._fetch, rows):
+                    return
+                self._last = rows[-1]
+                self._sum.add(rows)
+                self.rows += len(rows)
         except StreamBroken as broken:
             if broken.code == WRONG_NODE:
                 self._peers.forget(self._fetch.source)
             raise
-        return Snapshot(tuple(self._rows), checksum(self._rows))
-
-    def _last(self) -> Version | None:
-        return self._rows[-1] if self._rows else None
 
     def _pages(self) -> Iterator[StreamPage]:
         fetch = self._fetch
@@ -87,7 +101,7 @@ class RowPull:
             fetch.replication,
             fetch.ranges,
             fetch.positions,
-            self._last(),
+            self._last,
         )
         for data in self._peers.stream(fetch.source, "StreamRows", pack(request), CALL_S):
             yield unpack(StreamPage, data)

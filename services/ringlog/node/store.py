@@ -1,106 +1,137 @@
-"""Rows in memory, by table, partition key and clustering key.
+"""Rows of a node, by table, token, partition key and clustering key: what a store of them promises.
 
 A row is the set of its versions, each (write timestamp, encoded mutation). Adding a version that is already there
 changes nothing, so rows that reach a node twice (streamed from another node, and read from the mutations topic)
 merge without a rule of their own. Deletes are versions like all others, and so is a write of several statements, which
-stands whole at the row of its first one: what they do is decided on reading (``ringlog.node.merge``). Nothing here
-knows about epochs or ownership: the caller says which tokens to list or to keep.
+stands whole at the row of its first one: what they do is decided on reading (``ringlog.node.merge``). A write to a
+table of which columns were dropped or renamed is kept in stored names (``kernel.schema.stored``). Nothing here
+knows about epochs or ownership: the caller says which tokens to list or to drop.
 
-Invariant: what ``versions`` and ``checksum`` give depends only on the set of versions, not on the order of arrival.
+**One transaction.** What is changed is seen at once, and lasts with the next ``commit``, which writes down with it what
+the rows are as of: the *mark*, with the position in each partition of the mutations topic. After a crash the rows are
+those of one commit, with the mark of that one: of the last that was synced, or of a later one. So a restarted node
+reads on at the mark's positions. What a crash took from the end is read, or streamed, again; nothing is judged anew.
+
+Invariants: what ``versions`` and ``checksum`` give depends only on the set of versions, not on the order of arrival;
+rows and mark are of one commit.
 """
 
 from __future__ import annotations
 
 import hashlib
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from ringlog.kernel.ring.ranges import in_range
-from ringlog.kernel.values import Token
-from ringlog.wire.data import Version as Version
-
-Range = tuple[Token, Token]
+from ringlog.kernel.ring.ranges import Range, in_range
+from ringlog.kernel.values import Epoch, Token
+from ringlog.wire.data import RowVersion as RowVersion
 
 
-@dataclass(slots=True)
-class _Partition:
-    """``rows``: clustering key to its versions, ascending."""
+@dataclass(frozen=True, slots=True)
+class RowsMark:
+    """What rows are as of. ``positions``: partition of the mutations topic ``topic_id`` to the offset below which it is
+    judged; ``epoch``, made by ``state_id``: whose ranges the rows are; ``tables``: the id of each table that has some.
+    """
 
-    token: Token
-    rows: dict[tuple[bytes | None, ...], list[tuple[int, bytes]]]
+    cluster_id: str = ""
+    epoch: Epoch = 0
+    state_id: str = ""
+    topic_id: str = ""
+    positions: Mapping[int, int] = field(default_factory=dict)
+    tables: Mapping[str, str] = field(default_factory=dict)
 
 
-class RowStore:
-    """The rows of one node. Not thread-safe: the node holds its lock around every call."""
+class RowStore(ABC):
+    """The rows of one node. Not thread-safe: the node holds its lock around every call, and takes what it wants of an
+    iterator before the next change.
 
-    def __init__(self) -> None:
-        self._tables: dict[str, dict[bytes, _Partition]] = {}
-        self._count = 0
+    Every call of one on a disk raises RowsDamaged where that fails.
+    """
 
+    mark: RowsMark
+    """Of the last commit."""
+
+    @abstractmethod
     def __len__(self) -> int:
         """Number of row versions."""
-        return self._count
 
-    def add(self, version: Version) -> bool:
+    @abstractmethod
+    def add(self, version: RowVersion) -> bool:
         """Keep a version; False if it was there already."""
-        partitions = self._tables.setdefault(version.table, {})
-        partition = partitions.get(version.partition_key)
-        if partition is None:
-            partition = partitions[version.partition_key] = _Partition(version.token, {})
-        versions = partition.rows.setdefault(version.clustering_key, [])
-        item = (version.timestamp, version.value)
-        at = bisect_left(versions, item)
-        if at < len(versions) and versions[at] == item:
-            return False
-        versions.insert(at, item)
-        self._count += 1
-        return True
 
-    def versions(self, ranges: Sequence[Range], tables: Iterable[str] | None = None) -> list[Version]:
-        """All versions whose token lies in one of ``ranges``, in a fixed order."""
-        wanted = sorted(self._tables) if tables is None else sorted(tables)
-        found = [
-            version
-            for table in wanted
-            for key, partition in self._tables.get(table, {}).items()
-            if inside(partition.token, ranges)
-            for version in _listed(table, key, partition)
-        ]
-        found.sort(key=order)
-        return found
+    @abstractmethod
+    def drop(self, table: str, ranges: Iterable[Range]) -> int:
+        """Forget the rows of ``table`` whose token lies in one of ``ranges``; the number of versions dropped."""
 
-    def partition(self, table: str, partition_key: bytes) -> list[Version]:
-        """The versions of one partition, in a fixed order."""
-        partition = self._tables.get(table, {}).get(partition_key)
-        return [] if partition is None else sorted(_listed(table, partition_key, partition), key=order)
+    @abstractmethod
+    def listed(
+        self, ranges: Iterable[Range], tables: Iterable[str] | None = None, after: RowVersion | None = None
+    ) -> Iterator[RowVersion]:
+        """The versions whose token lies in one of ``ranges``, in ``order``, from the one after ``after`` on; costs what
+        is taken.
+        """
 
-    def keep(self, table: str, wanted: Callable[[Token], bool]) -> int:
-        """Forget the partitions of ``table`` whose token is not wanted; the number of versions dropped."""
-        partitions = self._tables.get(table, {})
-        gone = [key for key, partition in partitions.items() if not wanted(partition.token)]
-        dropped = 0
-        for key in gone:
-            dropped += sum(len(versions) for versions in partitions.pop(key).rows.values())
-        self._count -= dropped
-        return dropped
+    @abstractmethod
+    def partition(self, table: str, token: Token, partition_key: bytes) -> list[RowVersion]:
+        """The versions of one partition, in ``order``; ``token``: that of its key."""
 
+    @abstractmethod
+    def sizes(self, table: str, after: Token | None = None) -> Iterator[tuple[Token, int]]:
+        """Each token above ``after`` that has rows, with the bytes of its encoded writes, ascending."""
+
+    @abstractmethod
     def tables(self) -> list[str]:
-        """Names of the tables that hold rows."""
-        return sorted(name for name, partitions in self._tables.items() if partitions)
+        """Names of the tables that hold rows, ascending."""
+
+    @abstractmethod
+    def commit(self, mark: RowsMark, sync: bool = False) -> None:
+        """What was changed lasts from now on, as of ``mark``. ``sync``: that, and all before it, is on the disk."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of the disk; what was not committed is lost."""
+
+    def versions(self, ranges: Iterable[Range], tables: Iterable[str] | None = None) -> list[RowVersion]:
+        """All that ``listed`` gives."""
+        return list(self.listed(ranges, tables))
 
 
-def checksum(versions: Iterable[Version]) -> str:
-    """Hex SHA-256 over every field of versions in the fixed order that ``RowStore.versions`` gives."""
-    total = hashlib.sha256()
-    for version in versions:
-        clustering = [b"\0" if part is None else b"\1" + part for part in version.clustering_key]
-        for part in (version.table.encode(), version.partition_key, version.value, *clustering):
-            total.update(len(part).to_bytes(4, "big"))
-            total.update(part)
-        for number in (len(clustering), version.token, version.timestamp):
-            total.update(number.to_bytes(8, "big", signed=True))
-    return total.hexdigest()
+def reads_from(begin: Mapping[int, int], positions: Mapping[int, int]) -> dict[int, int]:
+    """Where reading the mutations topic goes on, by partition: where the rows end, or later, where the topic begins.
+
+    Whether what lies between is missed is not decided here: see ``ringlog.node.protocol.turn``.
+    """
+    return {partition: max(first, positions.get(partition, 0)) for partition, first in begin.items()}
+
+
+class VersionsSum:
+    """The checksum of versions, one after the other: SHA-256 over every field of each."""
+
+    def __init__(self) -> None:
+        self._total = hashlib.sha256()
+
+    def add(self, versions: Iterable[RowVersion]) -> None:
+        """These follow."""
+        total = self._total
+        for version in versions:
+            clustering = [b"\0" if part is None else b"\1" + part for part in version.clustering_key]
+            for part in (version.table.encode(), version.partition_key, version.value, *clustering):
+                total.update(len(part).to_bytes(4, "big"))
+                total.update(part)
+            for number in (len(clustering), version.token, version.timestamp):
+                total.update(number.to_bytes(8, "big", signed=True))
+
+    def hex(self) -> str:
+        """The sum of what has come."""
+        return self._total.hexdigest()
+
+
+def checksum(versions: Iterable[RowVersion]) -> str:
+    """``VersionsSum`` of versions in the fixed order that ``RowStore.versions`` gives."""
+    total = VersionsSum()
+    total.add(versions)
+    return total.hex()
 
 
 def inside(token: Token, ranges: Sequence[Range]) -> bool:
@@ -108,13 +139,32 @@ def inside(token: Token, ranges: Sequence[Range]) -> bool:
     return any(in_range(token, start, end) for start, end in ranges)
 
 
-def _listed(table: str, key: bytes, partition: _Partition) -> Iterable[Version]:
-    for clustering, versions in partition.rows.items():
-        for timestamp, value in versions:
-            yield Version(table, partition.token, key, clustering, timestamp, value)
-
-
-def order(version: Version) -> tuple[str, bytes, tuple[bytes, ...], int, bytes]:
+def order(version: RowVersion) -> tuple[str, Token, bytes, bytes, int, bytes]:
     """By this versions ascend wherever they are listed."""
-    clustering = tuple(b"" if part is None else b"\x01" + part for part in version.clustering_key)
-    return (version.table, version.partition_key, clustering, version.timestamp, version.value)
+    clustering = packed_clustering(version.clustering_key)
+    return (version.table, version.token, version.partition_key, clustering, version.timestamp, version.value)
+
+
+def packed_clustering(key: Sequence[bytes | None]) -> bytes:
+    """A clustering key as one byte string, another one for each key: the length of each part, and the part."""
+    return b"".join(_NULL if part is None else len(part).to_bytes(4, "big") + part for part in key)
+
+
+def unpacked_clustering(data: bytes) -> tuple[bytes | None, ...]:
+    """The key of ``packed_clustering``; of other bytes some key, or ValueError."""
+    found: list[bytes | None] = []
+    at = 0
+    while at < len(data):
+        head, at = data[at : at + 4], at + 4
+        if head == _NULL:
+            found.append(None)
+            continue
+        end = at + int.from_bytes(head, "big")
+        if end > len(data):
+            raise ValueError("a part of a clustering key is cut off")
+        found.append(data[at:end])
+        at = end
+    return tuple(found)
+
+
+_NULL = b"\xff\xff\xff\xff"

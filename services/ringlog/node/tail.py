@@ -1,4 +1,4 @@
-"""The mutations topic as a node reads it: all partitions, from their beginning, in order.
+"""The mutations topic as a node reads it: all partitions, from where its rows end, in order.
 
 A position is the offset below which a partition has been read; the end of a partition counts as read too, so that
 offsets which hold no record (markers of transactions) are no gap.
@@ -6,13 +6,13 @@ offsets which hold no record (markers of transactions) are no gap.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from ringlog.log.errors import LogUnavailable, TopicMissing
 from ringlog.log.topics import admin_client, describe, topic_name
-from ringlog.node.errors import NodeFailed
+from ringlog.node.errors import NodeFailed, RowsForeign
+from ringlog.node.protocol.turn import Tailed
+from ringlog.node.store import RowsMark, reads_from
 from ringlog.runtime.kafka_config import connection
 
 RECORDS_PER_POLL = 2_000
@@ -21,16 +21,7 @@ LOOK_S = 10.0
 _LOST = (KafkaError.OFFSET_OUT_OF_RANGE, KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._AUTO_OFFSET_RESET)
 
 
-@dataclass(frozen=True, slots=True)
-class Tailed:
-    """Something at ``offset`` of ``partition``; ``record`` None: the partition ends here, for now."""
-
-    partition: int
-    offset: int
-    record: Message | None
-
-
-class Tail:
+class MutationsTail:
     """One consumer without a group's coordination; ``begin`` and ``ends`` are offsets by partition, at the start.
 
     ``ids``: the topic's name and id then.
@@ -55,8 +46,10 @@ class Tail:
         self.begin: dict[int, int] = {}
         self.ends: dict[int, int] = {}
 
-    def assign(self) -> None:
-        """Begin to read. Raises LogUnavailable (it may be called again), NodeFailed if a broker knows no such topic."""
+    def assign(self, kept: RowsMark) -> None:
+        """Begin to read where the rows of ``kept`` end. Raises LogUnavailable (it may be called again), NodeFailed if a
+        broker knows no such topic, RowsForeign if it is not the one that they are from.
+        """
         try:
             self.ids[self._topic] = describe(admin_client(self._bootstrap), [self._topic], LOOK_S)[self._topic].topic_id
             metadata = self._consumer.list_topics(self._topic, timeout=LOOK_S).topics[self._topic]
@@ -65,11 +58,32 @@ class Tail:
             for partition in sorted(metadata.partitions):
                 found = self._consumer.get_watermark_offsets(TopicPartition(self._topic, partition), timeout=LOOK_S)
                 self.begin[partition], self.ends[partition] = found
-            self._consumer.assign([TopicPartition(self._topic, p, o) for p, o in self.begin.items()])
+            self._check(kept)
+            places = reads_from(self.begin, kept.positions)
+            self._consumer.assign([TopicPartition(self._topic, p, o) for p, o in places.items()])
         except TopicMissing as error:
             raise NodeFailed(str(error)) from error
         except KafkaException as error:
             raise LogUnavailable(f"topic {self._topic}: {error.args[0].str()}", "is the broker up?") from error
+
+    def _check(self, kept: RowsMark) -> None:
+        """Is this the topic that was read, and does it hold what was read?"""
+        if kept.topic_id and kept.topic_id != self.topic_id:
+            raise RowsForeign(
+                f"the rows are of topic {kept.topic_id}, {self._topic} is {self.topic_id} now: it was made anew; "
+                "replace the node by a new one"
+            )
+        short = {p: end for p, end in self.ends.items() if end < kept.positions.get(p, 0)}
+        if short:
+            raise RowsForeign(
+                f"{self._topic} ends at {short}, the rows have what was at {dict(kept.positions)}: the broker lost "
+                "records; replace the node by a new one"
+            )
+
+    @property
+    def topic_id(self) -> str:
+        """The id that the topic had when reading began."""
+        return self.ids.get(self._topic, "")
 
     def take(self) -> list[Tailed]:
         """What has come, within a moment: nothing from a broker that is away. Raises NodeFailed if records are lost."""
@@ -82,7 +96,7 @@ class Tail:
             if partition is None or offset is None or offset < 0:
                 continue
             if error is None:
-                found.append(Tailed(partition, offset, message))
+                found.append(Tailed(partition, offset, message.value() or b"", message.timestamp()[1]))
             elif error.code() == KafkaError._PARTITION_EOF:
                 found.append(Tailed(partition, offset, None))
         return found

@@ -2,7 +2,7 @@
 
 Keys and values are byte strings, kept in leaves of at most ``LEAF_MAX`` pairs; above them nodes of at most
 ``NODE_MAX`` children. A change copies the way from the root to one leaf, O(log n) small tuples, and leaves the tree
-that it began with as it was: whoever holds that one has a snapshot for nothing. To cut an interval out costs its two
+that it began with as it was: a holder of that one has a snapshot for nothing. To cut an interval out costs its two
 edges, whatever lies between; to list one costs what is listed.
 
 Pairs are byte strings, which the cyclic garbage collector does not look at, nor at tuples of them: it walks one object

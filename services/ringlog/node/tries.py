@@ -1,9 +1,10 @@
-"""How often each stream was asked for in vain: told with every acknowledgement, and bounded.
+"""How often each stream was asked for in vain: reported with every acknowledgement, and bounded.
 
 A gaining node asks a source again and again, less and less often. The cluster's setting ``stream_tries_max`` bounds how
-often; then the node stops, and the operation waits for an operator: the coordinator puts the count into the log. Tries
-count from the operation's present stage, or from the last time that an operator had it tried again, so either begins
-with a fresh count. A node that is started again counts anew: somebody did something.
+often; then the node stops. An operation waits for an operator then: the coordinator puts the count into the log; a
+tablet is turned back. Tries count from the operation's present stage, or from the last time that an operator had it
+tried again, so either begins with a fresh count; those of a tablet from the beginning of its session. A node that is
+started again counts anew: somebody did something.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import replace
 from ringlog.kernel.operations.failures import counts_from
 from ringlog.kernel.settings import setting
 from ringlog.kernel.state import ClusterState
-from ringlog.kernel.values import Micros, NodeId, OperationId
+from ringlog.kernel.values import Epoch, Micros, NodeId, OperationId
 from ringlog.wire.records import FailedTries
 
 AGAIN_S = 0.2
@@ -33,8 +34,7 @@ class Tries:
     def may_try(self, stream: Hashable, operation: OperationId, state: ClusterState) -> bool:
         """False if the stream was asked for in vain as often as it may be."""
         found = self._failed.get(stream)
-        present = state.operations.get(operation)
-        if found is None or present is None or found.since != counts_from(present):
+        if found is None or found.since != _counts_from(operation, state):
             return True
         return found.count < setting(state, "stream_tries_max")
 
@@ -42,8 +42,7 @@ class Tries:
         self, stream: Hashable, operation: OperationId, source: NodeId, state: ClusterState, why: str, now: Micros
     ) -> float:
         """Count one more; seconds after which to look again."""
-        present = state.operations.get(operation)
-        since = 0 if present is None else counts_from(present)
+        since = _counts_from(operation, state)
         with self._lock:
             found = self._failed.get(stream)
             if found is None or found.since != since:
@@ -62,6 +61,12 @@ class Tries:
         with self._lock:
             found = tuple(self._failed.values())
         return tuple(sorted(found, key=lambda one: (one.operation, one.source, one.count, one.reason)))
+
+
+def _counts_from(operation: OperationId, state: ClusterState) -> Epoch:
+    """The epoch from which tries count; 0 of a session, which is of one stage."""
+    present = state.operations.get(operation)
+    return 0 if present is None else counts_from(present)
 
 
 def news_of(tries: tuple[FailedTries, ...], most: int) -> tuple[tuple[str, str, int, int], ...]:

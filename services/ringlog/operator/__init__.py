@@ -1,4 +1,4 @@
-"""What operators mean and want to know, for whoever asks in their name: the command line, a node, a service.
+"""What operators mean and want to know, for all that asks in their name: the command line, a node, a service.
 
 - ``intents``: a wish to a command, with names resolved and every choice (tokens, ids, seeds) made. ``author_json`` and
   ``shapes`` read it from JSON, ``replication`` from what people type; ``tokens`` chooses where a node stands.

@@ -7,8 +7,11 @@ from typing import Any
 from ringlog.client.client import Client
 from ringlog.client.results import AppliedResult, ExpiredResult, RejectedResult, Submitted, WithdrawnResult
 from ringlog.kernel.decide import decide
-from ringlog.kernel.outcome import Accepted, Context
+from ringlog.kernel.outcome import Accepted, EntryContext
 from ringlog.kernel.state import ClusterState
+from ringlog.kernel.tablets.admission import knows_every_row
+from ringlog.kernel.tablets.groups import is_forfeited
+from ringlog.kernel.tablets.stages import nodes_of
 from ringlog.kernel.values import Command
 from ringlog.operator.errors import Refused
 from ringlog.operator.intents import Intent, InvalidCommand, resolved
@@ -52,11 +55,27 @@ def operation_begun(state: ClusterState, answer: Submitted) -> str | None:
 
 
 def foretold(state: ClusterState, intent: Intent, draw: Draw) -> str:
-    """What the operation of a command would say at its end. Raises Refused if it would be."""
-    decided = decide(state, _command(intent, state, draw), Context(state.epoch + 1, state.state_id, state.time))
+    """What the operation of a command would say at its end, and of which tablets it would take rows away. Raises
+    Refused if it would be.
+    """
+    decided = decide(state, _command(intent, state, draw), EntryContext(state.epoch + 1, state.state_id, state.time))
     if not isinstance(decided, Accepted):
         raise Refused(decided.code, decided.detail)
-    return max(decided.state.operations.values(), key=lambda operation: operation.marks[0].epoch).reason
+    told = max(decided.state.operations.values(), key=lambda operation: operation.marks[0].epoch).reason
+    bare = _without_rows(decided.state) - _without_rows(state)
+    return f"{told}; tablets that may lose rows: {len(bare)}, the first is {min(bare)}" if bare else told
+
+
+def _without_rows(state: ClusterState) -> set[str]:
+    """The tablets of which too few are left to know every row, and nobody who knows more may come back."""
+    left = {name for name, node in state.nodes.items() if node.state == "left"}
+    return {
+        f"{name}/{tablet.index}"
+        for name, tablets in (state.tablets.items() if left else ())
+        for tablet in (tablets if left.intersection(tablets.nodes) else ())
+        if is_forfeited(nodes_of(tablet.replicas), state.nodes)
+        and not knows_every_row(state, nodes_of(tablet.replicas))
+    }
 
 
 def answer_json(answer: Submitted, began: str | None = None) -> dict[str, Any]:

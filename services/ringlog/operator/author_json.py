@@ -10,13 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any
+from typing import Any, cast
 
 from ringlog import __version__
+from ringlog.kernel.commands.schema_batch import PLACES, SchemaBatch, SchemaStatement, statement_of
 from ringlog.kernel.generations.describe import ranges_digest
 from ringlog.kernel.registry import COMMANDS
 from ringlog.kernel.state import CdcWriter, ClusterState
-from ringlog.kernel.values import CdcOptions, Command, Replication, spoken
+from ringlog.kernel.values import IDENTIFIER_MAX, CdcOptions, Command, Replication, spoken
+from ringlog.kernel.zones.resets import MANUAL
+from ringlog.operator import zone_nodes
 from ringlog.operator.intents import NODE_FIELDS, NUM_TOKENS, NUM_TOKENS_MAX, Intent, InvalidCommand, seed_of
 from ringlog.operator.replication import replication_json
 from ringlog.operator.shapes import InvalidJsonError, near, read_fields, read_number
@@ -29,7 +32,7 @@ Values = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class AuthorSource:
     """What an author resolves defaults and random choices from."""
 
     state: ClusterState
@@ -37,7 +40,7 @@ class Source:
     num_tokens: int = NUM_TOKENS
 
 
-Default = Callable[[Source, Values], Any]
+Default = Callable[[AuthorSource, Values], Any]
 
 
 def typed(value: Any) -> Intent:
@@ -48,18 +51,7 @@ def typed(value: Any) -> Intent:
 def from_json(state: ClusterState, value: Any, draw: Draw) -> Command | InvalidCommand:
     """The command that a JSON value describes, with names, defaults and choices resolved on ``state``; never raises."""
     try:
-        kind, given = _kind_of(value)
-        source = Source(state, draw)
-        if "tokens" in DEFAULTS.get(kind, {}):
-            source, given = _counted(source, given)
-        elif kind in ("CreateTable", "AlterTable"):
-            given = _without_options(given)
-        defaults = {**DRAWN, **DEFAULTS.get(kind, {})}
-        values = read_fields(COMMANDS[kind], given, state, defaults.keys())
-        for name, default in defaults.items():
-            if name not in values and name in COMMANDS[kind].__dataclass_fields__:
-                values[name] = default(source, values)
-        return COMMANDS[kind](**values)
+        return _read(AuthorSource(state, draw), value)
     except InvalidJsonError as invalid:
         return InvalidCommand(invalid.code, invalid.detail)
 
@@ -70,6 +62,51 @@ def to_json(state: ClusterState, command: Command) -> dict[str, Any]:
 
 
 # ---------------------------------------------------------------------------------------------------- reading
+
+
+def _read(source: AuthorSource, value: Any) -> Command:
+    """The command that a JSON value describes. Raises InvalidJsonError."""
+    kind, given = _kind_of(value)
+    if kind == SchemaBatch.__name__:
+        return _batch(source, given)
+    if "tokens" in DEFAULTS.get(kind, {}):
+        source, given = _counted(source, given)
+    elif kind in ("CreateTable", "AlterTable"):
+        given = _without_options(given)
+    defaults = {**DRAWN, **DEFAULTS.get(kind, {})}
+    values = read_fields(COMMANDS[kind], given, source.state, defaults.keys())
+    for name, default in defaults.items():
+        if name not in values and name in COMMANDS[kind].__dataclass_fields__:
+            values[name] = default(source, values)
+    return COMMANDS[kind](**values)
+
+
+def _batch(source: AuthorSource, given: Mapping[str, Any]) -> SchemaBatch:
+    """Statements may be typed as the commands that they are, and ``if_needed`` beside the command's fields."""
+    typed_ones = given.get("statements")
+    if not isinstance(typed_ones, list) or given.keys() != {"statements"}:
+        return SchemaBatch(**read_fields(SchemaBatch, given, source.state, ()))
+    found = []
+    for index, one in enumerate(typed_ones):
+        try:
+            found.append(_statement(source, one))
+        except InvalidJsonError as invalid:
+            detail = invalid.detail.removeprefix("statements[0].").removeprefix("statements[0]: ")
+            raise InvalidJsonError(invalid.code, f"statements[{index}]: {detail}") from None
+    return SchemaBatch(tuple(found))
+
+
+def _statement(source: AuthorSource, given: Any) -> SchemaStatement:
+    if not isinstance(given, Mapping) or "command" not in given:
+        (found,) = read_fields(SchemaBatch, {"statements": [given]}, source.state, ())["statements"]
+        return cast(SchemaStatement, found)
+    if_needed = given.get("if_needed", False)
+    if not isinstance(if_needed, bool):
+        raise InvalidJsonError("bad_field", "if_needed: must be true or false")
+    command = _read(source, {name: item for name, item in given.items() if name != "if_needed"})
+    if type(command) not in PLACES:
+        raise InvalidJsonError("bad_field", f"command: {type(command).__name__} is no command of a batch")
+    return statement_of(command, if_needed)
 
 
 def _kind_of(value: Any) -> tuple[str, Mapping[str, Any]]:
@@ -86,7 +123,7 @@ def _kind_of(value: Any) -> tuple[str, Mapping[str, Any]]:
     return kind, {name: item for name, item in value.items() if name != "command"}
 
 
-def _counted(source: Source, given: Mapping[str, Any]) -> tuple[Source, Mapping[str, Any]]:
+def _counted(source: AuthorSource, given: Mapping[str, Any]) -> tuple[AuthorSource, Mapping[str, Any]]:
     """``num_tokens`` may stand in place of ``tokens``, which are then chosen from the seed that the command has."""
     if "num_tokens" not in given:
         return source, given
@@ -94,7 +131,7 @@ def _counted(source: Source, given: Mapping[str, Any]) -> tuple[Source, Mapping[
         raise InvalidJsonError("bad_field", "num_tokens: either tokens or their number")
     count = read_number("num_tokens", given["num_tokens"], 1, NUM_TOKENS_MAX)
     rest = {name: item for name, item in given.items() if name != "num_tokens"}
-    return Source(source.state, source.draw, count), rest
+    return AuthorSource(source.state, source.draw, count), rest
 
 
 _OPTIONS = ("cdc", "tablets")
@@ -116,11 +153,11 @@ def _without_options(given: Mapping[str, Any]) -> Mapping[str, Any]:
 # --------------------------------------------------------------------------------------------------- defaults
 
 
-def _seed(source: Source, _values: Values) -> bytes:
+def _seed(source: AuthorSource, _values: Values) -> bytes:
     return seed_of(source.draw)
 
 
-def _uuid(source: Source, _values: Values) -> str:
+def _uuid(source: AuthorSource, _values: Values) -> str:
     return draw_uuid(source.draw)
 
 
@@ -128,16 +165,16 @@ def _always(value: Any) -> Default:
     return lambda _source, _values: value
 
 
-def _tokens(source: Source, values: Values) -> tuple[int, ...]:
+def _tokens(source: AuthorSource, values: Values) -> tuple[int, ...]:
     return allocate(source.state, values["node"], source.num_tokens, values["seed"])
 
 
-def _address(_source: Source, values: Values) -> str:
+def _address(_source: AuthorSource, values: Values) -> str:
     """Names are unique, so an address made of the name is."""
     return f"{values['name']}:7000"
 
 
-def _next_term(source: Source, values: Values) -> int:
+def _next_term(source: AuthorSource, values: Values) -> int:
     held = source.state.terms.get(values["role"])
     return 1 if held is None else held.term + 1
 
@@ -145,7 +182,7 @@ def _next_term(source: Source, values: Values) -> int:
 def _of_writer(attribute: str) -> Default:
     """The present value of a registered writer, by the name that was given."""
 
-    def default(source: Source, values: Values) -> Any:
+    def default(source: AuthorSource, values: Values) -> Any:
         writer: CdcWriter | None = source.state.writers.get(values["writer"])
         if writer is None:
             raise InvalidJsonError("missing_field", f"{attribute} is missing")
@@ -154,17 +191,35 @@ def _of_writer(attribute: str) -> Default:
     return default
 
 
-def _state_time(source: Source, _values: Values) -> int:
+def _state_time(source: AuthorSource, _values: Values) -> int:
     """The greatest clock of any author so far."""
     return source.state.time
 
 
-def _digest(source: Source, values: Values) -> str:
+def _newest(source: AuthorSource, _values: Values) -> int:
+    """The epoch of the state."""
+    return source.state.epoch
+
+
+def _digest(source: AuthorSource, values: Values) -> str:
     """The digest of the data that the state holds for the generation; the rule refuses one that has none."""
     prepared = source.state.prepared
     if prepared is None or prepared.id != values["generation"]:
         return ""
     return ranges_digest([item for _, ranges in sorted(prepared.received) for item in ranges])
+
+
+def _index_name(_source: AuthorSource, values: Values) -> str:
+    """As Cassandra names an index that its author does not."""
+    return f"{values['table']}_{values['column']}"[: IDENTIFIER_MAX - 4] + "_idx"
+
+
+def _argument_names(_source: AuthorSource, values: Values) -> tuple[str, ...]:
+    return tuple(f"arg{number}" for number in range(len(values["arguments"])))
+
+
+def _of_zone(choose: Callable[[ClusterState, Values], Any]) -> Default:
+    return lambda source, values: choose(source.state, values)
 
 
 DRAWN: Mapping[str, Default] = {"seed": _seed}
@@ -193,6 +248,10 @@ DEFAULTS: Mapping[str, Mapping[str, Default]] = {
     "FailOperation": _NO_REASON,
     "RetryOperation": _NO_REASON,
     "CreateTable": {"id": _uuid, "clustering_key": _always(()), "cdc": _always(CdcOptions())},
+    "CreateView": {"columns": _always(()), "clustering_key": _always(())},
+    "CreateIndex": {"name": _index_name},
+    "CreateFunction": {"arguments": _always(()), "argument_names": _argument_names},
+    "CreateAggregate": {"arguments": _always(())},
     "PutCdcGenerationData": {"part": _always(0), "parts": _always(1)},
     "RegisterCdcWriter": {"incarnation": _uuid},
     "AdvanceCdcWriter": {name: _of_writer(name) for name in ("incarnation", "horizon", "low_watermark")},
@@ -200,6 +259,24 @@ DEFAULTS: Mapping[str, Mapping[str, Default]] = {
     "LowerCdcWriter": {"incarnation": _of_writer("incarnation")},
     "CommitCdcGeneration": {"digest": _digest},
     "CloseCdcGeneration": {"closed_at": _state_time},
+    "CreateZone": {"nodes": _of_zone(zone_nodes.nodes_of_new)},
+    "AlterZone": {"nodes": _of_zone(zone_nodes.nodes_of_altered)},
+    "SetDataNodes": {"nodes": _of_zone(zone_nodes.nodes_of_known), "cause": _newest},
+    "TriggerRebalance": {"cause": _of_zone(zone_nodes.newest_cause)},
+    "SwitchStable": {
+        "applied": _of_zone(zone_nodes.next_step),
+        "learners": _of_zone(zone_nodes.learners_of),
+        "revisions": _of_zone(zone_nodes.revisions_of),
+    },
+    "CancelRebalance": {"pending_revision": _of_zone(zone_nodes.pending_revision)},
+    "RestartReplicas": {"cause": _newest},
+    "FinishCancel": {"pending_revision": _of_zone(zone_nodes.pending_revision)},
+    "ResetPartitions": {
+        "partitions": _always(()),
+        "mode": _always(MANUAL),
+        "cause": _newest,
+        "copies": _of_zone(zone_nodes.copies_of),
+    },
 }
 """What a field is when it is left out, beside the defaults of the command's class, in the order of their choice."""
 
@@ -223,6 +300,8 @@ def _written(state: ClusterState, name: str, item: Any) -> Any:
         return item.hex()
     if isinstance(item, Replication):
         return replication_json(item)
+    if isinstance(item, SchemaStatement) and len(item.commands) == 1:
+        return to_json(state, item.commands[0]) | ({"if_needed": True} if item.if_needed else {})
     if is_dataclass(item):
         return _object(state, item)
     return state.nodes[item].name if name in NODE_FIELDS and item in state.nodes else item

@@ -10,8 +10,9 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass
 
-from ringlog.kernel.commands.cdc_clock import LowerCdcWriter, WithdrawCdcGeneration
+from ringlog.kernel.commands.cdc_clock import LowerCdcWriter, LowerSettledTime, WithdrawCdcGeneration
 from ringlog.kernel.generations.describe import current
+from ringlog.kernel.generations.verdicts import widest_leeway
 from ringlog.kernel.settings import leeway_at, setting
 from ringlog.kernel.state import CdcWriter, ClusterState, in_order
 from ringlog.kernel.values import Micros
@@ -21,9 +22,11 @@ from ringlog.log.topics import MUTATIONS, admin_client, topic_name
 from ringlog.operator.errors import Refused
 from ringlog.operator.intents import seed_of
 from ringlog.operator.shown import when
-from ringlog.protocol.coordinator_core import start_of_next
+from ringlog.protocol.coordinator_core import highest_horizon, start_of_next
 from ringlog.protocol.draw import Draw
 
+MINUTE_US: Micros = 60_000_000
+"""More than the validator demands (``protocol.limits``), whose clock may be ahead of this one."""
 SKEW_US: Micros = 10_000_000
 SECOND_US = 1_000_000
 _CHANGE = 'ringlog submit \'{"command": "ChangeSettings", "settings": {"cdc_timestamp_ahead_max_us": …}}\''
@@ -36,10 +39,11 @@ class Left:
     text: str
     at: Micros
     ways_out: tuple[str, ...]
+    holds_up: str = "no generation can start"
 
 
 def left_ahead(state: ClusterState, now: Micros) -> tuple[Left, ...]:
-    """What a clock that was ahead has left, because of which no generation can start for a while."""
+    """What a clock that was ahead has left, because of which no generation can start, or no change counts, for long."""
     _, _, latest = start_of_next(state, now)
     found = []
     for name, writer in in_order(state.writers):
@@ -51,6 +55,11 @@ def left_ahead(state: ClusterState, now: Micros) -> tuple[Left, ...]:
     if last is not None and last.timestamp >= latest:
         ways = (f"ringlog cdc withdraw {last.id} --reason …",)
         found.append(Left(f"{last.id} starts at {when(last.timestamp)}", last.timestamp, ways))
+    until, leads = state.settled.until, (setting(state, "cdc_horizon_lead_us"), setting(state, "verdicts_lead_us"))
+    if until >= now + 2 * max(MINUTE_US, *leads):
+        text = f"verdicts on writes are settled up to {when(until)}"
+        ways = ("ringlog cdc lower --reason …",)
+        found.append(Left(text, until, ways, "no generation can start, and no change of a table or the leeway counts"))
     return tuple(found)
 
 
@@ -77,7 +86,7 @@ def clock_lines(state: ClusterState, now: Micros, appended: Micros | None) -> li
     """What ``ringlog status`` says of clocks: nothing where they agree and nothing was left."""
     lines = [f"clock_skew: {text}; compare the machines' clocks" for text in skews(state, now, appended)]
     left = left_ahead(state, now)
-    lines += [f"clock_was_ahead: {one.text}; until then no generation can start" for one in left]
+    lines += [f"clock_was_ahead: {one.text}; until then {one.holds_up}" for one in left]
     return lines + [f"  {way}" for way in ways_of(left, now)]
 
 
@@ -94,8 +103,11 @@ def seen_until(bootstrap: str, cluster: str) -> Micros | None:
 
 
 def lowest_horizon(state: ClusterState, writer: CdcWriter, appended: Micros | None) -> Micros:
-    """The least horizon above all that was used: a write counts if it lies at most a leeway ahead of its append."""
-    leeway = max([setting(state, "cdc_leeway_us"), *(leeway_at(state, one) for one in state.generations)])
+    """The least horizon above all that was used: a write counts if it lies at most a leeway ahead of its append.
+
+    That leeway is the one of its time, not of now: it may have been wider.
+    """
+    leeway = max([widest_leeway(state), *(leeway_at(state, one) for one in state.generations)])
     used = 0 if appended is None else appended + leeway + 1
     return max(used, writer.low_watermark)
 
@@ -122,6 +134,31 @@ def lowering(
             "writes_appended", f"{text} until {_last(appended)}; a generation can only start above: {_CHANGE}"
         )
     return found, LowerCdcWriter(name, found.incarnation, horizon, words)
+
+
+def settled_lowering(
+    state: ClusterState, now: Micros, appended: Micros | None, to: Micros | None, words: str
+) -> LowerSettledTime:
+    """The command that lowers the settled time as low as it is safe, or to ``to``.
+
+    ``now``: this clock, ``appended``: the newest append time in the mutations topic. A node has judged nothing that was
+    appended later, and what is appended until the command is in the log lies below the margin. Raises Refused.
+    """
+    horizon = highest_horizon(state)
+    used = max(now + MINUTE_US, appended or 0) + widest_leeway(state) + 1
+    lowest = max(used, horizon, state.settled.forgotten + 1)
+    if to is not None and to < lowest:
+        raise Refused("writes_appended", f"{when(to)} is too low: writes may be judged up to {when(lowest)}")
+    if to is None and horizon > used:
+        ahead = ", ".join(name for name, writer in in_order(state.writers) if writer.horizon > used)
+        raise Refused("settled_too_low", f"{ahead} has promised up to {when(horizon)}: lower that with --writer first")
+    until = lowest if to is None else to
+    if until < state.settled.until:
+        return LowerSettledTime(until, words)
+    text = f"verdicts are settled up to {when(state.settled.until)}"
+    if now + MINUTE_US < (appended or 0):
+        raise Refused("writes_appended", f"{text}, and writes were appended until {_last(appended)}, and judged there")
+    raise Refused("settled_not_lower", f"{text}: that is not far ahead")
 
 
 def withdrawal(

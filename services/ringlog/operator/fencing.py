@@ -14,14 +14,14 @@ from ringlog.kernel.state import CdcWriter
 from ringlog.kernel.values import Position
 from ringlog.log.rights import NoAuthorizer, NoListener, NoRights, await_gone, deny, principals
 from ringlog.log.topics import CDC, admin_client, topic_name
-from ringlog.runtime.context import Context
+from ringlog.runtime.context import ClusterContext
 from ringlog.runtime.kafka_config import connection
 
 TIMEOUT_S = 15.0
 
 
 def fence(
-    context: Context,
+    context: ClusterContext,
     writer: CdcWriter,
     reason: str,
     listener: str | None,
@@ -36,7 +36,7 @@ def fence(
     return FenceCdcWriter(writer.name, writer.incarnation, _ends(context), words)
 
 
-def _take_rights(context: Context, writer: CdcWriter, listener: str | None, protocol: str) -> tuple[str, ...]:
+def _take_rights(context: ClusterContext, writer: CdcWriter, listener: str | None, protocol: str) -> tuple[str, ...]:
     """Deny every principal that the writer ever had, and see each of them refused by every leader."""
     admin = admin_client(context.bootstrap)
     try:
@@ -56,7 +56,7 @@ def _take_rights(context: Context, writer: CdcWriter, listener: str | None, prot
     return names
 
 
-def _ends(context: Context) -> tuple[Position, ...]:
+def _ends(context: ClusterContext) -> tuple[Position, ...]:
     """Where each partition of the CDC topic ends now."""
     topic = topic_name(context.cluster, CDC.suffix)
     consumer = Consumer({**connection(context.bootstrap), "group.id": "ringlog-fence", "log_level": 2})

@@ -1,7 +1,7 @@
 """Wishes of operators and nodes to commands: names become ids, and what is left open is chosen.
 
 An ``Intent`` is asked for its command on the newest state that its author has, right before it is submitted. Every
-choice stands in the command, so that whoever folds it has nothing left to choose.
+choice stands in the command, so that a fold has nothing left to choose.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NUM_TOKENS = 8
 
 NUM_TOKENS_MAX = 65_536
 
-NODE_FIELDS = ("node", "replaced", "ignore_nodes")
+NODE_FIELDS = ("node", "replaced", "ignore_nodes", "nodes", "applied", "learners", "excluded")
 """Fields that hold nodes, in whatever command they stand. In a wish a node may have its name there."""
 
 
@@ -87,8 +87,9 @@ def named(command: Command) -> Intent:
         for field in fields(command):
             if field.name in NODE_FIELDS:
                 given = getattr(command, field.name)
-                one = isinstance(given, str)
-                found[field.name] = node_id(state, given) if one else tuple(node_id(state, node) for node in given)
+                if given is not None:
+                    one = isinstance(given, str)
+                    found[field.name] = node_id(state, given) if one else tuple(node_id(state, node) for node in given)
         return replace(command, **cast(Any, found))
 
     return intent

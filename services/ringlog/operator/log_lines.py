@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from ringlog.kernel.outcome import Entry, OutcomeKind, Undecodable, UnknownCommand
-from ringlog.kernel.state import EMPTY_STATE, ClusterState
-from ringlog.log.folding import FoldedRecord, follow
-from ringlog.log.kafka import KafkaLog
+from ringlog.kernel.state import ClusterState
+from ringlog.log.folding import FoldedRecord
 from ringlog.log.port import LogRecord
-from ringlog.log.reading import read_to_end
 from ringlog.operator.author_json import to_json
 from ringlog.operator.errors import Refused
-from ringlog.runtime.context import Context
+from ringlog.operator.log_past import Past, states
 
 BAD_DUMP = "bad_dump"
 
@@ -39,19 +37,6 @@ def write_dump(path: Path, records: Iterable[LogRecord]) -> int:
     return count
 
 
-def read_log(context: Context) -> Iterator[LogRecord]:
-    """Every record from the beginning to the end that the log has now. Raises LogUnavailable."""
-    log = KafkaLog(context.bootstrap, context.cluster)
-    try:
-        tail = log.tail(log.begin_offset())
-        try:
-            yield from read_to_end(log, tail)
-        finally:
-            tail.close()
-    finally:
-        log.close()
-
-
 def read_dump(path: Path) -> Iterator[LogRecord]:
     """The records of a file that ``write_dump`` wrote. Raises Refused."""
     try:
@@ -63,14 +48,9 @@ def read_dump(path: Path) -> Iterator[LogRecord]:
         raise Refused(BAD_DUMP, f"{path}: {error}") from error
 
 
-def state_at_end(records: Iterator[LogRecord]) -> ClusterState:
-    """The state that they fold to. Raises Refused."""
-    state = EMPTY_STATE
-    for line in follow(records):
-        if line.outcome.kind is OutcomeKind.HALT:
-            raise Refused("replica_halted", f"offset {line.offset}: {line.outcome.code}: {line.outcome.detail}")
-        state = line.after
-    return state
+def state_at_end(past: Past) -> ClusterState:
+    """The state that it folds to. Raises Refused."""
+    return deque(states(past), maxlen=1)[0]
 
 
 def line_json(line: FoldedRecord) -> dict[str, Any]:

@@ -15,22 +15,24 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
+from ringlog.kernel.balance.reports import Reports
 from ringlog.kernel.commands.cluster import InitializeCluster
 from ringlog.kernel.commands.operations import AdvanceOperation
 from ringlog.kernel.fold import fold
 from ringlog.kernel.generations.lookup import generation_at, stream_of
 from ringlog.kernel.operations.gates import REPORTED_STAGES, gaining_nodes
 from ringlog.kernel.operations.stages import in_flight, is_ended
-from ringlog.kernel.outcome import Outcome, OutcomeKind
+from ringlog.kernel.outcome import Outcome, OutcomeKind, Rejected
 from ringlog.kernel.state import EMPTY_STATE, ClusterState
 from ringlog.kernel.values import Command, StreamReport, is_token
 from ringlog.log.author import Author
-from ringlog.operator import views
+from ringlog.operator import rehearsed_tablets, rehearsed_zones, views
 from ringlog.operator.author_json import from_json
+from ringlog.operator.balance_film import BalanceFilm
 from ringlog.operator.intents import InvalidCommand
-from ringlog.protocol.coordinator_core import Known, propose
+from ringlog.protocol.coordinator_core import CoordinatorView, propose
 from ringlog.protocol.tablet_steps import tablet_reports
 from ringlog.runtime.clock import ManualClock
 from ringlog.runtime.draw import SeededDraw
@@ -52,14 +54,29 @@ class Invalid(Exception):
         self.code = code
 
 
+_TABLET_LINES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "place": (("table", "replicas"), ("table", "replicas")),
+    "report": (("node", "capacity", "sizes"), ("node", "capacity")),
+    "plan": ((), ()),
+    "balance": (("table",), ()),
+    "resize": ((), ()),
+}
+"""Fields that a line may have, and those that it must have."""
+
+_OPTIONAL: Final = {"stream": ("table",)}
+"""What may be shown: fields that its line may have beside those that it must have."""
+
+
 class Rehearsal:
-    """A state, and the lines that change and show it."""
+    """A state, and the lines that change and show it. ``film``: how tablets lay at each epoch."""
 
     def __init__(self, state: ClusterState = EMPTY_STATE) -> None:
         self.state = state
+        self.film = BalanceFilm()
         self.clock = ManualClock(max(state.time, 1_700_000_000_000_000))
         self._draw = SeededDraw(b"rehearsal")
         self._author = Author("rehearsal", self.clock, self._draw)
+        self._reports = Reports()
 
     def line(self, text: str | bytes, number: int) -> Json:
         """The answer to line ``number`` (from 1)."""
@@ -99,7 +116,12 @@ class Rehearsal:
             raise Invalid("bad_field", str(error)) from None
         folded = fold(self.state, entry)
         self.state = folded.state
+        self._film()
         return folded.outcome
+
+    def _film(self) -> None:
+        self.film.hear(self._reports)
+        self.film.see(self.state.epoch, self.state)
 
     # ---------------------------------------------------------------------------------------------- show
 
@@ -108,18 +130,22 @@ class Rehearsal:
             "placements": (("keyspace",), self._placements),
             "nodes": ((), lambda _: {"nodes": views.nodes(self.state)}),
             "features": ((), lambda _: {"features": views.features(self.state)}),
+            "service": ((), lambda _: views.service(self.state)),
+            "recoveries": ((), lambda _: {"recoveries": views.recoveries(self.state)}),
             "operations": ((), lambda _: {"operations": views.operations(self.state)}),
             "schema": ((), lambda _: views.schema(self.state)),
             "cdc": ((), lambda _: views.cdc(self.state)),
             "settings": ((), lambda _: views.settings(self.state)),
             "locks": ((), lambda _: {"locks": views.locks(self.state)}),
             "stream": (("token", "at"), self._stream),
+            "tablets": (("table",), self._tablets),
+            "zone": (("zone",), self._zone),
         }
         wanted = value["show"]
         if not isinstance(wanted, str) or wanted not in shows:
             raise Invalid("unknown_command", f"show {wanted!r}: this release shows {', '.join(sorted(shows))}")
         names, answer = shows[wanted]
-        self._check_fields(value, ("show", *names), names)
+        self._check_fields(value, ("show", *names, *_OPTIONAL.get(wanted, ())), names)
         return answer(value)
 
     def _placements(self, value: Json) -> Json:
@@ -127,10 +153,22 @@ class Rehearsal:
         found = views.placements(self.state, keyspace)
         return found if found is not None else self._rejected("unknown_keyspace", f"there is no keyspace {keyspace}")
 
+    def _tablets(self, value: Json) -> Json:
+        found = rehearsed_tablets.shown_tablets(self.state, _text(value, "table"))
+        return self._rejected(found.code, found.detail) if isinstance(found, Rejected) else found
+
+    def _zone(self, value: Json) -> Json:
+        found = rehearsed_zones.shown_zone(self.state, _text(value, "zone"))
+        return self._rejected(found.code, found.detail) if isinstance(found, Rejected) else found
+
     def _stream(self, value: Json) -> Json:
         token, at = _whole(value, "token"), _whole(value, "at")
         if not is_token(token):
             raise Invalid("bad_field", f"token: {token} is no token")
+        name = _text(value, "table") if "table" in value else ""
+        table = self.state.tables.get(name)
+        if name and table is None:
+            return self._rejected("unknown_table", f"there is no table {name}")
         generation = generation_at(self.state.generations, at)
         if generation is None:
             first = self.state.generations[0].timestamp if self.state.generations else None
@@ -140,7 +178,7 @@ class Rehearsal:
             why = f"{generation.id} operated then; it expired, and its streams are not kept any more"
             return {"stream": None, "code": "generation_expired", "detail": why}
         return {
-            "stream": stream_of(generation, token).hex(),
+            "stream": stream_of(generation, token, "" if table is None else table.id).hex(),
             "generation": generation.id,
             "timestamp": generation.timestamp,
         }
@@ -159,8 +197,62 @@ class Rehearsal:
                     raise Invalid("bad_field", "seconds: expected a number from 0 to 1e9")
                 self.clock.advance(seconds)
                 return {"done": "advance_clock", "epoch": self.state.epoch, "stages": []}
+            case "switch":
+                self._check_fields(value, ("do", "zone", "partition"), ("zone",))
+                number = _whole(value, "partition") if "partition" in value else None
+                done = rehearsed_zones.switched(lambda: self.state, _text(value, "zone"), number, self._apply)
+                return self._rejected(done.code, done.detail) if isinstance(done, Rejected) else done
+            case "place" | "report" | "plan" | "balance" | "resize" as verb:
+                known, needed = _TABLET_LINES[verb]
+                self._check_fields(value, ("do", *known), needed)
+                try:
+                    return self._do_tablets(verb, value)
+                except rehearsed_tablets.BadField as bad:
+                    raise Invalid("bad_field", str(bad)) from None
             case other:
-                raise Invalid("unknown_command", f"do {other!r}: this release does step, finish and advance_clock")
+                verbs = "step, finish, advance_clock, switch, place, report, plan, balance and resize"
+                raise Invalid("unknown_command", f"do {other!r}: this release does {verbs}")
+
+    def _do_tablets(self, verb: str, value: Json) -> Json:
+        """Tablets are put somewhere, reported of, planned for, moved, cut anew."""
+        done: Json = {"done": verb, "epoch": self.state.epoch}
+        if verb == "place":
+            state = rehearsed_tablets.placed(self.state, _text(value, "table"), value["replicas"])
+            if isinstance(state, Rejected):
+                return self._rejected(state.code, state.detail)
+            self.state = state
+            self._film()
+            return done
+        if verb == "report":
+            reports = rehearsed_tablets.reported(self.state, self._reports, value, self.clock.now_us())
+            if isinstance(reports, Rejected):
+                return self._rejected(reports.code, reports.detail)
+            self._reports = reports
+            self._film()
+            return done
+        if verb == "plan":
+            return rehearsed_tablets.planned(self.state, self._reports)
+        if verb == "resize":
+            answer, self._reports = rehearsed_tablets.resized(
+                lambda: self.state, self._reports, self._accepted, self._settle
+            )
+            return answer | {"epoch": self.state.epoch}
+        tables = frozenset([_text(value, "table")]) if "table" in value else None
+        if tables is not None and value["table"] not in self.state.tablets:
+            return self._rejected("no_tablets", f"{value['table']} has no tablets of its own")
+        answer, self._reports = rehearsed_tablets.balanced(
+            lambda: self.state, self._reports, tables, self._accepted, self._settle
+        )
+        return answer | {"epoch": self.state.epoch}
+
+    def _accepted(self, command: Command) -> bool:
+        return self._apply(command).kind is OutcomeKind.APPLIED
+
+    def _settle(self) -> None:
+        """All that is in transition comes to its end; operations stay where they are."""
+        for _ in range(STEPS_MAX):
+            if not self._coordinate(set()):
+                return
 
     def _drive(self, value: Json, *, to_end: bool) -> Json:
         """Move operations on, every node acknowledging at once; the answer has the stages they entered, in order.
@@ -171,6 +263,8 @@ class Rehearsal:
         if wanted is not None and wanted not in self.state.operations:
             return self._rejected("unknown_operation", f"there is no operation {wanted}")
         goals = [op.id for op in in_flight(self.state) if wanted in (None, op.id)]
+        if wanted is None and not to_end and not goals:
+            self._coordinate(set())  # there is nothing to move on but the metadata service, or a generation
         begun = {name: len(self.state.operations[name].marks) for name in goals}
         until_quiet = to_end and wanted is None
         for _ in range(STEPS_MAX):
@@ -189,7 +283,7 @@ class Rehearsal:
         was applied.
         """
         now = self.clock.now_us()
-        known = Known(self.state, acknowledgements(self.state, now), self.state.epoch, now)
+        known = CoordinatorView(self.state, acknowledgements(self.state, now), self.state.epoch, now)
         commands = [proposal.command for proposal in propose(known)]
         wanted = [one for one in commands if not isinstance(one, AdvanceOperation) or one.operation in goals]
         applied = [self._apply(command).kind is OutcomeKind.APPLIED for command in wanted]

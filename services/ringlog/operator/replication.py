@@ -1,8 +1,8 @@
 """Replication settings as people type them, as JSON, and as the value of a command.
 
-``3``: so many replicas, wherever (SimpleStrategy). ``dc1=3,dc2=2``: so many in each datacenter, in different racks as
+``3``: three replicas, wherever (SimpleStrategy). ``dc1=3,dc2=2``: that number in each datacenter, in different racks as
 far as there are (NetworkTopologyStrategy). ``dc1=rack1+rack2``: one in each of these racks. ``entire``: one on every
-node. ``tablets:`` before a number or datacenters: so many replicas of each tablet.
+node. ``tablets:`` before a number or datacenters: replicas of each tablet.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ringlog.client.coordinator import Told
-from ringlog.client.plans import Plan
+from ringlog.client.plans import RequestPlan
+from ringlog.client.protocol import Told
 from ringlog.kernel.state import ClusterState
 from ringlog.operator.views import name_of
 
@@ -30,7 +30,7 @@ def done(state: ClusterState, told: Told, as_hex: bool) -> dict[str, Any]:
     }
 
 
-def _plan(state: ClusterState, plan: Plan) -> dict[str, Any]:
+def _plan(state: ClusterState, plan: RequestPlan) -> dict[str, Any]:
     return {
         "level": plan.request.level,
         "token": plan.request.token,

@@ -10,7 +10,7 @@ from ringlog.kernel.ring.shards import IGNORE_MSB_MAX, SHARDS_MAX, shard_of
 from ringlog.kernel.values import is_token
 
 
-class BadLine(ValueError):
+class BadScriptLine(ValueError):
     """A line that can't be answered; the text names what was expected."""
 
 
@@ -24,7 +24,7 @@ def stream_id_line(line: str) -> str:
     try:
         found = decode(_hex(line))
     except StreamIdError as error:
-        raise BadLine(str(error)) from None
+        raise BadScriptLine(str(error)) from None
     return json.dumps({"token": found.token, "random": found.random, "index": found.index, "version": found.version})
 
 
@@ -33,13 +33,13 @@ def shard_line(line: str) -> str:
     try:
         token, shards, ignore_msb = (int(part) for part in line.split())
     except ValueError:
-        raise BadLine("expected three whole numbers: TOKEN SHARDS IGNORE_MSB") from None
+        raise BadScriptLine("expected three whole numbers: TOKEN SHARDS IGNORE_MSB") from None
     if not (is_token(token) or token == -(2**63)):
-        raise BadLine(f"token {token} is no signed 64-bit number")
+        raise BadScriptLine(f"token {token} is no signed 64-bit number")
     if not 1 <= shards <= SHARDS_MAX:
-        raise BadLine(f"shards must be 1 to {SHARDS_MAX}")
+        raise BadScriptLine(f"shards must be 1 to {SHARDS_MAX}")
     if not 0 <= ignore_msb <= IGNORE_MSB_MAX:
-        raise BadLine(f"ignore_msb must be 0 to {IGNORE_MSB_MAX}")
+        raise BadScriptLine(f"ignore_msb must be 0 to {IGNORE_MSB_MAX}")
     return str(shard_of(token, shards, ignore_msb))
 
 
@@ -47,4 +47,4 @@ def _hex(line: str) -> bytes:
     try:
         return bytes.fromhex(line.strip())
     except ValueError:
-        raise BadLine("expected hexadecimal bytes") from None
+        raise BadScriptLine("expected hexadecimal bytes") from None

@@ -10,6 +10,7 @@ read is refused with a code, the path of the field, and the rule.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, fields, is_dataclass
@@ -25,7 +26,7 @@ from typing_extensions import TypedDict
 
 from ringlog.kernel.commands.tablets import Shard
 from ringlog.kernel.state import ClusterState
-from ringlog.kernel.values import CdcOptions, Column, Position, Replication, TypeField, spoken
+from ringlog.kernel.values import CdcOptions, Column, ColumnRename, Position, Replication, TypeField, spoken
 from ringlog.operator.intents import NODE_FIELDS, WHOLE_NUMBER, WHOLE_TEXT, is_whole, node_id
 from ringlog.operator.replication import ENTIRE, network
 
@@ -149,6 +150,11 @@ def _preimage(value: Any) -> Any:
     return ("true" if value else "false") if isinstance(value, bool) else value
 
 
+def _literal(value: Any) -> Any:
+    """A number or a truth value as the CQL literal that it is."""
+    return json.dumps(value) if isinstance(value, bool | int) else value
+
+
 def _single(value: Any) -> Any:
     return (value,) if isinstance(value, str) else value
 
@@ -165,6 +171,7 @@ BY_NAME: Mapping[str, Any] = {
     "partition_key": Names,
     "clustering_key": Names,
     "preimage": Annotated[Text, BeforeValidator(_preimage)],
+    "initial": Optional[Annotated[Text, BeforeValidator(_literal)]],  # noqa: UP045
     "streams": tuple[Annotated[Hex, AfterValidator(_stream_id)], ...],
 }
 
@@ -190,6 +197,11 @@ def _column(value: dict[str, Any]) -> dict[str, Any]:
     if isinstance(kind, str) and kind.endswith(" static"):
         return value | {"type": kind.removesuffix(" static"), "static": True}
     return value
+
+
+def _renames(value: Any) -> Any:
+    """``{"old": "new"}`` as a list of objects."""
+    return [{"from": old, "to": new} for old, new in value.items()] if isinstance(value, Mapping) else value
 
 
 def _positions(value: Any) -> Any:
@@ -295,6 +307,7 @@ BY_TYPE: Mapping[Any, Any] = {
 SHORT: Mapping[Any, Callable[[Any], Any]] = {
     tuple[Column, ...]: _columns,
     tuple[TypeField, ...]: _typed_names,
+    tuple[ColumnRename, ...]: _renames,
     tuple[Position, ...]: _positions,
     CdcOptions: _switch,
     Shard: _place,

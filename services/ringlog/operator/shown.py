@@ -27,7 +27,7 @@ def _instant(micros: int) -> datetime | None:
 
 
 def lifetime(amount: int | None, a_second: int = 1_000) -> str:
-    """A time that something is kept, in units of which a second has so many; None or -1: for ever."""
+    """How long something is kept. ``units``: in a second; None or -1: for ever."""
     return "for ever" if amount is None or amount < 0 else f"{amount / a_second:,.0f} s"
 
 

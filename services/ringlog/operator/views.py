@@ -5,18 +5,21 @@ What ``show`` prints in a rehearsal and ``--json`` on the command line. Names, n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
 from ringlog.agents.status import AgentView
 from ringlog.kernel.commands.features import NO_MEMBER
 from ringlog.kernel.generations.describe import size_of
+from ringlog.kernel.generations.requests import IN_PROGRESS
 from ringlog.kernel.operations.failures import stopped_by
+from ringlog.kernel.operations.node_states import NodeStatus, node_statuses
 from ringlog.kernel.operations.stages import in_flight, is_ended
 from ringlog.kernel.ownership.placements import placement_of_keyspace
+from ringlog.kernel.service import in_recovery, read_group, wanted_size
 from ringlog.kernel.settings import SETTINGS, setting
-from ringlog.kernel.state import ClusterState, Operation, Replica, in_order
+from ringlog.kernel.state import ClusterState, GlobalRequest, Operation, Replica, in_order
 from ringlog.kernel.values import Micros
 from ringlog.log.retention import FOR_EVER, Retention
 from ringlog.operator.replication import replication_json
@@ -48,12 +51,16 @@ def placements(state: ClusterState, keyspace: str) -> Json | None:
 
 
 def nodes(state: ClusterState) -> list[Json]:
-    """The directory, by name."""
+    """The directory, by name; states are those of ``kernel.operations.node_states``.
+
+    ``num_tokens`` is there while a node asks for another number of tokens than it owns.
+    """
+    statuses = node_statuses(state)
     return [
         {
             "name": node.name,
             "id": node.id,
-            "state": node.state,
+            "state": statuses[node.id].state,
             "address": node.address,
             "datacenter": node.datacenter,
             "rack": node.rack,
@@ -64,9 +71,20 @@ def nodes(state: ClusterState) -> list[Json]:
             "capacity": node.capacity,
             "tokens": list(node.tokens),
         }
+        | _on_its_way(state, statuses[node.id], len(node.tokens))
         | ({"down": node.down_reason or True} if node.down else {})
         for node in sorted(state.nodes.values(), key=lambda n: n.name)
     ]
+
+
+def _on_its_way(state: ClusterState, status: NodeStatus, tokens: int) -> Json:
+    """What an operation says of its node."""
+    said = {
+        "num_tokens": status.num_tokens if status.num_tokens != tokens else None,
+        "replaced": name_of(state, status.replaced) or None,
+        "rebuild_source": status.rebuild_source or None,
+    }
+    return {name: value for name, value in said.items() if value is not None}
 
 
 def features(state: ClusterState) -> list[Json]:
@@ -80,6 +98,37 @@ def features(state: ClusterState) -> list[Json]:
         }
         for name in sorted({*state.features, *(name for node in members for name in node.features)})
     ]
+
+
+def service(state: ClusterState) -> Json:
+    """The groups of the metadata service, by name, and what is wanted of it."""
+    goal = state.service_goal
+
+    def names(ids: Iterable[str]) -> list[str]:
+        return sorted(name_of(state, node) for node in ids)
+
+    return {
+        "read": names(read_group(state)),
+        "write": names(state.service),
+        "excluded": names(goal.excluded),
+        "size": wanted_size(state),
+        "automatic": goal.automatic,
+    }
+
+
+def recovery(state: ClusterState) -> Json:
+    """``{"recovery": …}`` while one goes on, for every status; else nothing."""
+    running = in_recovery(state)
+    if running is None:
+        return {}
+    told = ("entered", "operator", "reason", "forced")
+    return {"recovery": {name: getattr(running, name) for name in told} | {"forced": list(running.forced)}}
+
+
+def recoveries(state: ClusterState) -> list[Json]:
+    """All recoveries that there ever were, by epoch."""
+    ordered = sorted(state.recoveries.values(), key=lambda one: one.entered)
+    return [asdict(one) | {"forced": list(one.forced)} for one in ordered]
 
 
 def operation(
@@ -134,11 +183,31 @@ def operation(
     return view
 
 
+def request(found: GlobalRequest) -> Json:
+    """A request to the whole cluster, in the shape of an operation; its outcome is its stage."""
+    asked = {"stage": IN_PROGRESS, "epoch": found.epoch, "at": found.at}
+    ended = {"stage": found.outcome, "epoch": found.ended, "at": found.ended_at}
+    view: Json = {
+        "id": found.id,
+        "kind": found.kind,
+        "node": None,
+        "requester": found.requester,
+        "tokens": [],
+        "stage": found.outcome,
+        "stage_epoch": found.epoch if found.ended is None else found.ended,
+        "generation": found.generation,
+        "reason": "",
+        "stages": [asked] if found.ended is None else [asked, ended],
+        "streamed": [],
+    }
+    waits = {"waits_for": f"{found.generation} to be published", "ways_out": []}
+    return view | (waits if found.ended is None else {})
+
+
 def operations(state: ClusterState, acks: Mapping[str, NodeAck] | None = None, now: Micros | None = None) -> list[Json]:
-    """Operations in flight and the last ended ones, oldest first."""
-    return [
-        operation(state, op, acks, now) for op in sorted(state.operations.values(), key=lambda op: op.marks[0].epoch)
-    ]
+    """Operations and requests to the whole cluster, in flight and the last ended ones, oldest first."""
+    found = [operation(state, op, acks, now) for op in state.operations.values()]
+    return sorted([*found, *map(request, state.requests.values())], key=lambda view: int(view["stages"][0]["epoch"]))
 
 
 def locks(state: ClusterState) -> list[Json]:
@@ -151,7 +220,7 @@ def locks(state: ClusterState) -> list[Json]:
 
 
 def schema(state: ClusterState) -> Json:
-    """Keyspaces and tables with their versions."""
+    """All parts of the schema with their versions."""
     tables = [
         {
             "keyspace": table.keyspace,
@@ -186,11 +255,30 @@ def schema(state: ClusterState) -> Json:
         }
         for _, found in in_order(state.types)
     ]
-    return {"version": state.schema_version, "keyspaces": keyspaces, "types": types, "tables": tables}
+    return {
+        "version": state.schema_version,
+        "keyspaces": keyspaces,
+        "types": types,
+        "tables": tables,
+        "views": _plain(state.views),
+        "indexes": _plain(state.indexes),
+        "functions": _plain(state.functions),
+        "aggregates": _plain(state.aggregates),
+    }
+
+
+def _plain(part: Mapping[str, Any]) -> list[Json]:
+    """What is shown as the state has it, by name."""
+    return [
+        {name: value for name, value in asdict(one).items() if name != "changed"} for _, one in sorted(part.items())
+    ]
 
 
 def cdc(state: ClusterState) -> Json:
-    """Generations in order, the one that is prepared, and the registered writers."""
+    """Generations in order, the one that is prepared, and the registered writers.
+
+    ``tablets``: how many a generation has of each table in tablets, by its id.
+    """
     generations = [
         {
             "id": generation.id,
@@ -204,6 +292,7 @@ def cdc(state: ClusterState) -> Json:
             "expired": generation.expired,
             "positions": {str(p.partition): p.offset for p in generation.positions},
         }
+        | ({"tablets": {one.table: len(one.ends) for one in generation.tables}} if generation.tables else {})
         for generation in state.generations
     ]
     prepared = state.prepared
@@ -253,7 +342,7 @@ def cluster(state: ClusterState) -> Json:
             role: {"instance": term.instance, "term": term.term, "since": term.since}
             for role, term in in_order(state.terms)
         },
-    }
+    } | recovery(state)
 
 
 def agent(found: AgentView) -> Json:

@@ -1,4 +1,4 @@
-"""For whom or what an operation waits, and what an operator can do about it.
+"""For whom or what an operation or a tablet waits, and what an operator can do about it.
 
 It counts what the coordinator counts: acknowledgements that the log vouches for, and reports of the nodes that get
 rows. Nothing here decides anything; the ways out are those that the rules of the log allow, each as the
@@ -7,9 +7,11 @@ command to type.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from ringlog.kernel.commands.tablets import is_anywhere
 from ringlog.kernel.operations.failures import counts_from, stopped_by, told
 from ringlog.kernel.operations.gates import explain, gate, missing, outnumbered
 from ringlog.kernel.operations.gates import parting as parting_of
@@ -21,20 +23,24 @@ from ringlog.kernel.operations.stages import (
     REQUESTED,
     has_reached,
 )
+from ringlog.kernel.service import holds_place
 from ringlog.kernel.settings import setting
 from ringlog.kernel.state import ClusterState, Failure, Operation
+from ringlog.kernel.tablets.gates import awaited, reporters, waited_for
+from ringlog.kernel.tablets.map import Tablet, TabletMap
+from ringlog.kernel.tablets.stages import STAGES, WRITE_BOTH_READ_NEW, session
 from ringlog.kernel.values import Micros, NodeId
 from ringlog.operator.clocks import left_ahead, ways_of
 from ringlog.operator.shown import when
 from ringlog.protocol.ack_book import is_vouched_for
-from ringlog.protocol.witnesses import complaints, reports_of, witnesses_of
+from ringlog.protocol.witnesses import complaints, reports_of, sound_reports, witnesses_of
 from ringlog.wire.records import FailedTries, NodeAck
 
 COORDINATOR = "the coordinator"
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitingFor:
     """``text``: in words. ``nodes``: who is waited for; of a quorum not all may be needed. ``ways_out``: what to do."""
 
     text: str
@@ -42,7 +48,9 @@ class Waiting:
     ways_out: tuple[str, ...] = ()
 
 
-def waiting(state: ClusterState, found: Operation, acks: Mapping[str, NodeAck], now: Micros | None = None) -> Waiting:
+def waiting(
+    state: ClusterState, found: Operation, acks: Mapping[str, NodeAck], now: Micros | None = None
+) -> WaitingFor:
     """What an operation in flight waits for, given the nodes' last acknowledgements. ``now``: the clock, if there is
     one.
     """
@@ -55,22 +63,22 @@ def waiting(state: ClusterState, found: Operation, acks: Mapping[str, NodeAck], 
     wrong = complaints(state, acks, found)
     if nodes := missing(here, witnesses):
         text = "; ".join([explain(here, witnesses, state.nodes), *_told(wrong, nodes)])
-        return Waiting(text, nodes, _ways_out(state, found, nodes))
+        return WaitingFor(text, nodes, _ways_out(state, found, nodes))
     if found.stage == COMMIT_CDC_GENERATION:
         text = "the commit of its CDC generation" + (f" {found.generation}" if found.generation else "")
         left = () if now is None else left_ahead(state, now)
         if left and now is not None:
             text = "; ".join([f"{text}, which must start later than a clock left it", *(one.text for one in left)])
-            return Waiting(text, (), (*ways_of(left, now), *_called_off(found)))
-        return Waiting(text)
+            return WaitingFor(text, (), (*ways_of(left, now), *_called_off(found)))
+        return WaitingFor(text)
     if found.stage == PUBLISH_CDC_GENERATION:
-        return Waiting(f"generation {found.generation} in the change topics")
+        return WaitingFor(f"generation {found.generation} in the change topics")
     if nodes := unreported(found, reports_of(state, acks, found)):
         names = ", ".join(state.nodes[node].name for node in nodes)
         text = f"{names} to stream {'its' if len(nodes) == 1 else 'their'} rows"
         vain = [f"{state.nodes[node].name} asked {in_vain(state, one)}" for node, one in tries(state, found, acks)]
-        return Waiting("; ".join([text, *_told(wrong, nodes), *vain]), nodes, _ways_out(state, found, nodes))
-    return Waiting(COORDINATOR)
+        return WaitingFor("; ".join([text, *_told(wrong, nodes), *vain]), nodes, _ways_out(state, found, nodes))
+    return WaitingFor(COORDINATOR)
 
 
 def _told(wrong: tuple[tuple[NodeId, str], ...], nodes: tuple[NodeId, ...]) -> list[str]:
@@ -92,21 +100,24 @@ def in_vain(state: ClusterState, one: FailedTries) -> str:
     return f"{source} {one.count} of {most} times in vain since {when(one.at)}: {one.reason}"
 
 
-def _decision(state: ClusterState, found: Operation, failures: tuple[Failure, ...]) -> Waiting:
+def _decision(state: ClusterState, found: Operation, failures: tuple[Failure, ...]) -> WaitingFor:
     who = tuple(sorted({failure.node for failure in failures if failure.node in state.nodes}))
     failed = "; ".join(told(state, failure) for failure in failures)
     again = f"when that is mended, have it tried again: ringlog operation retry {found.id} --reason …"
     text = f"an operator's decision since epoch {failures[0].epoch}: {failed}"
-    return Waiting(text, who, (again, *_called_off(found)))
+    return WaitingFor(text, who, (again, *_called_off(found)))
 
 
-def _turn(state: ClusterState, found: Operation) -> Waiting:
+def _turn(state: ClusterState, found: Operation) -> WaitingFor:
+    if (node := parting_of(found)) and holds_place(state, node):
+        text = f"{state.nodes[node].name} to hand over its place in the metadata service (see: ringlog service show)"
+        return WaitingFor(text, (), _called_off(found))
     ahead = waits_behind(state, found)
     if not ahead:
-        return Waiting(COORDINATOR)
+        return WaitingFor(COORDINATOR)
     text = f"its turn: one of {', '.join(other.id for other in ahead)} to end"
     more = 'ringlog submit \'{"command": "ChangeSettings", "settings": {"operations_concurrent_max": …}}\''
-    return Waiting(text, (), (f"more at once: {more}", *_called_off(found)))
+    return WaitingFor(text, (), (f"more at once: {more}", *_called_off(found)))
 
 
 def _called_off(found: Operation) -> tuple[str, ...]:
@@ -140,9 +151,49 @@ def _ways_out(state: ClusterState, found: Operation, nodes: tuple[NodeId, ...]) 
 
 
 def _without(state: ClusterState, found: Operation, node: NodeId) -> str:
-    """How an operation that only goes forward is told that a node is gone for good."""
+    """How an operation that only goes forward learns that a node is gone for good."""
     name = state.nodes[node].name
     known = "" if state.nodes[node].down else f"ringlog node down {name} --reason …, then "
     few = outnumbered(state, replace(found, ignored=(*found.ignored, node)))
     loss = " --admit-loss (too few others know that it went on: reads of others may miss rows)" if few else ""
     return f"if {name} is gone for good: {known}ringlog operation retry {found.id} --ignore {name} --reason …{loss}"
+
+
+# ------------------------------------------------------------------------------------------------------- tablets
+
+
+def tablet_waiting(state: ClusterState, tablets: TabletMap, tablet: Tablet, acks: Mapping[str, NodeAck]) -> WaitingFor:
+    """What a tablet in transition waits for in its stage, given the nodes' last acknowledgements."""
+    assert tablet.transition is not None, "a settled tablet waits for nothing"
+    acked = {one.node: min(one.applied, one.drained) for one in witnesses_of(state, acks)}
+    unmet = awaited(tablets, tablet, state.nodes, acked)
+    if nodes := waited_for(unmet):
+        return WaitingFor(explain(unmet, (), state.nodes), nodes, _tablet_ways_out(state, tablets, tablet, nodes))
+    own = session(tablets.table, tablet.index, tablet.transition)
+    done = {node for node, ack in acks.items() if own in [one.operation for one in sound_reports(state, node, ack)]}
+    wanted = reporters(tablet, state.nodes, is_anywhere(state, tablets.table)) if own else ()
+    if nodes := tuple(node for node in wanted if node not in done):
+        work = STAGES[tablet.transition.stage].work.value
+        text = f"{', '.join(state.nodes[node].name for node in nodes)} to report that its work ({work}) is done"
+        return WaitingFor(text, nodes, _tablet_ways_out(state, tablets, tablet, nodes))
+    return WaitingFor(COORDINATOR)
+
+
+def _tablet_ways_out(
+    state: ClusterState, tablets: TabletMap, tablet: Tablet, nodes: tuple[NodeId, ...]
+) -> tuple[str, ...]:
+    """What helps if those who are waited for do not come back by themselves."""
+    assert tablet.transition is not None, "who waits is in transition"
+    down = [state.nodes[node].name for node in nodes if state.nodes[node].down]
+    ways = [f"start it again: {', '.join(down)} {'was' if len(down) == 1 else 'were'} declared down"] if down else []
+    stage = tablet.transition.stage
+    if STAGES[stage].back and stage != WRITE_BOTH_READ_NEW:
+        one = {"table": tablets.table, "tablet": tablet.index, "reason": "…"}
+        command = json.dumps({"command": "RevertTablets", "tablets": [one]}, ensure_ascii=False)
+        ways.append(f"turn it back: ringlog submit '{command}'")
+    for name in (state.nodes[node].name for node in nodes):
+        if name in down:
+            ways.append(f"if {name} is gone for good: ringlog node assassinate {name} (rows that only it has are lost)")
+        else:
+            ways.append(f"if {name} is gone for good: ringlog node down {name} --reason …")
+    return tuple(ways)

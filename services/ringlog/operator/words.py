@@ -1,4 +1,4 @@
-"""Views of operations in words, a line each, for whoever shows them to people."""
+"""Views of operations in words, a line each, for display to people."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ Json = dict[str, Any]
 
 def subject(view: Json) -> str:
     """Whose operation it is."""
+    if "requester" in view:
+        return f"the cluster, for {view['requester']}"
     if view.get("keyspace"):
         return f"keyspace {view['keyspace']}, to {replication_words(view['replication'])}"
     return str(view["node"]) + (f" for {view['replaced']}" if view.get("replaced") else "")

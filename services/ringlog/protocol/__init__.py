@@ -1,4 +1,4 @@
-"""Protocols: in which order things are done, told once for production and for the simulator.
+"""Protocols: in which order things are done, once for production and for the simulator.
 
 A protocol is a generator. It yields *effects* (``ringlog.protocol.effects``), which are immutable values, and is sent
 the outcome of each. It does nothing itself: it reads no clock, waits for nobody and knows neither threads nor sockets.

@@ -28,7 +28,7 @@ forgotten until it speaks again."""
 
 
 def is_vouched_for(ack: NodeAck, state: ClusterState) -> bool:
-    """True if the acknowledgement is of this log, as ``state`` knows it. Release 0.1.0 told no state ids."""
+    """True if the acknowledgement is of this log, as ``state`` knows it. Release 0.1.0 gave no state ids."""
     return (
         ack.cluster_id == state.cluster_id
         and ack.node in state.nodes
@@ -63,11 +63,11 @@ class AckBook:
             del self._strangers[silent], self._read[silent]
 
     def nodes(self) -> tuple[NodeId, ...]:
-        """Whoever was heard of, sorted."""
+        """The nodes that were heard of, sorted."""
         return tuple(sorted(self._read))
 
     def said(self) -> dict[NodeId, NodeAck]:
-        """The last acknowledgement of each node, whether it counts or not: for whoever tells what is wrong with it."""
+        """The last acknowledgement of each node, whether it counts or not: to show what is wrong with it."""
         return {node: read[-1][1] for node, read in self._read.items()}
 
     def newest(self, state: ClusterState) -> dict[NodeId, NodeAck]:

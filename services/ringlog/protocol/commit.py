@@ -1,7 +1,8 @@
 """Sending a chain of entries until the fate of each is final, whatever the broker answers.
 
 The identical entries are sent again until they are applied or can never be: a lost acknowledgement, a lost record and
-a late copy all come to the same. Entries before the first open one are final and are not sent again.
+a late copy all come to the same. Entries before the first open one are final and are not sent again. The pauses double,
+as those of requests do: who folds slowly must not have more to fold for it.
 
 To give up an *entry*, a Noop with the same predecessor is sent (``settle``): one of the two is applied, and both
 fates are final.
@@ -14,22 +15,28 @@ from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Micros
 from ringlog.protocol.authors import MakesEntries
 from ringlog.protocol.effects import FOREVER, Append, Barrier, Newest, Now, Steps, Until
-from ringlog.protocol.fates import Chain, Fate, all_final, fates, open_entries
+from ringlog.protocol.fates import EntryChain, Fate, all_final, fates, open_entries
 
 RESEND: Micros = 500_000
+PAUSES_MAX = 8
+"""The longest pause between two copies, in times of the first."""
 
 
 class Undecided(Exception):
     """Patience ended while entries of the chain were open: each may be applied later, or never."""
 
-    def __init__(self, chain: Chain, judged: tuple[Fate, ...]) -> None:
+    def __init__(self, chain: EntryChain, judged: tuple[Fate, ...]) -> None:
         super().__init__(f"{len(open_entries(chain, judged))} entries after epoch {chain.base} are open")
         self.chain = chain
         self.judged = judged
 
 
-def commit(chain: Chain, patience: Micros = FOREVER, resend: Micros = RESEND) -> Steps[tuple[Fate, ...]]:
-    """Append the chain and wait for final fates, sending open entries again every ``resend``. Raises Undecided."""
+def commit(
+    chain: EntryChain, patience: Micros = FOREVER, resend: Micros = RESEND, handed: int = 0
+) -> Steps[tuple[Fate, ...]]:
+    """Append the chain and wait for final fates, sending open entries again after ``resend``, then after pauses that
+    double. ``handed``: that many of its first entries were appended just before. Raises Undecided.
+    """
     deadline = (yield Now()) + patience
     judged = fates((yield Newest()), chain)
 
@@ -37,17 +44,22 @@ def commit(chain: Chain, patience: Micros = FOREVER, resend: Micros = RESEND) ->
         found = fates(state, chain)
         return found if all_final(found) else None
 
+    pause = resend
     while not all_final(judged):
-        yield Append(tuple(encoded.data for encoded in open_entries(chain, judged)))
+        unsent = open_entries(chain, judged, handed)
+        if unsent:
+            yield Append(tuple(encoded.data for encoded in unsent))
+        handed = 0
         left = deadline - (yield Now())
-        seen = yield Until(final, min(resend, left), "the fates of entries")
+        seen = yield Until(final, min(pause, left), "the fates of entries")
         judged = fates((yield Newest()), chain) if seen is None else seen
-        if left <= resend and not all_final(judged):
+        if left <= pause and not all_final(judged):
             raise Undecided(chain, judged)
+        pause = min(2 * pause, PAUSES_MAX * resend)
     return judged
 
 
-def settle(author: MakesEntries, chain: Chain, patience: Micros = FOREVER) -> Steps[tuple[Fate, ...]]:
+def settle(author: MakesEntries, chain: EntryChain, patience: Micros = FOREVER) -> Steps[tuple[Fate, ...]]:
     """Make every fate of the chain final without sending its entries again: a Noop takes the place of the first open
     one.
 
@@ -62,4 +74,4 @@ def settle(author: MakesEntries, chain: Chain, patience: Micros = FOREVER) -> St
         noop = author.entry(state, Noop())
         assert noop.entry.prev_state_id == open_entries(chain, judged)[0].entry.prev_state_id
         left = max(deadline - (yield Now()), 0)
-        yield from commit(Chain(state.epoch, (noop,)), left)
+        yield from commit(EntryChain(state.epoch, (noop,)), left)

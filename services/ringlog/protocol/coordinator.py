@@ -19,7 +19,7 @@ from ringlog.kernel.values import Epoch, GenerationId, Micros, NodeId
 from ringlog.protocol.ack_book import AckBook
 from ringlog.protocol.answers import AppliedResult, RejectedResult, Submitted
 from ringlog.protocol.coordinator_core import (
-    Known,
+    CoordinatorView,
     Proposal,
     Refusal,
     awaits_publication,
@@ -98,11 +98,11 @@ def coordinate() -> Steps[None]:
         generation = prepared_in_full(state)
         if generation != complete[0]:
             complete = (generation, now)
-        known = Known(state, acks.newest(state), published, now, complete[1], acks.said())
+        known = CoordinatorView(state, acks.newest(state), published, now, complete[1], acks.said())
         refused = []
         for proposal in propose(known):
             yield At("proposing")
-            refusal = yield from _ask(proposal)
+            refusal = yield from ask(proposal)
             if refusal is not None:
                 refused.append(refusal)
         yield Note((*refusals(known), *refused))
@@ -111,7 +111,7 @@ def coordinate() -> Steps[None]:
             wait = Wait.PAUSE
 
 
-def _ask(proposal: Proposal) -> Steps[Refusal | None]:
+def ask(proposal: Proposal) -> Steps[Refusal | None]:
     """Ask until there is an answer; None if it was applied."""
     kind = type(proposal.command).__name__
     answer: Submitted | None = None

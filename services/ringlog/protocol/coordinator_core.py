@@ -16,25 +16,35 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from hashlib import blake2b
 
-from ringlog.kernel.commands.cdc import CloseCdcGeneration, CommitCdcGeneration, PublishCdcGeneration, parts_of
+from ringlog.kernel.commands.cdc import (
+    CloseCdcGeneration,
+    CommitCdcGeneration,
+    PublishCdcGeneration,
+    RequestCdcGeneration,
+    parts_of,
+)
 from ringlog.kernel.commands.cdc_expiry import ExpireCdcGeneration, ForgetCdcGeneration
 from ringlog.kernel.commands.operations import AdvanceOperation, FailOperation
-from ringlog.kernel.commands.rules import REASON_LENGTH_MAX
+from ringlog.kernel.commands.rules import REASON_LENGTH_MAX, SEED_BYTES
+from ringlog.kernel.commands.service import AdvanceService
+from ringlog.kernel.commands.snapshots import TakeSnapshot, is_due
 from ringlog.kernel.decide import decide
 from ringlog.kernel.encoding import command_digest
-from ringlog.kernel.generations.describe import current, generate_for, ranges_digest, to_prepare
+from ringlog.kernel.generations.describe import current, fits_tablets, generate_for, ranges_digest, to_prepare
 from ringlog.kernel.generations.expiry import expires_at, has_log
 from ringlog.kernel.operations.failures import counts_from
 from ringlog.kernel.operations.kinds import next_stage
 from ringlog.kernel.operations.stages import in_flight
-from ringlog.kernel.outcome import Accepted, Context, Decision, Rejected
+from ringlog.kernel.outcome import Accepted, Decision, EntryContext, Rejected
+from ringlog.kernel.service import GATED, next_step
 from ringlog.kernel.settings import leeway_at, setting
 from ringlog.kernel.state import ClusterState, Operation, in_order
 from ringlog.kernel.values import Command, Epoch, GenerationId, Micros
 from ringlog.protocol.ack_book import is_vouched_for
 from ringlog.protocol.tablet_steps import tablet_steps
-from ringlog.protocol.witnesses import complaints, reports_of, sound_reports, witnesses_of
+from ringlog.protocol.witnesses import complaints, reports_of, session_tries, sound_reports, witnesses_of
 from ringlog.wire.commands import encode_command
 from ringlog.wire.ids import derived_request_id
 from ringlog.wire.records import NodeAck
@@ -42,6 +52,10 @@ from ringlog.wire.records import NodeAck
 ROLE = "coordinator"
 TABLETS = "tablets"
 """The subject of what many tablets do at once."""
+SERVICE = "service"
+"""The subject of the metadata service."""
+SNAPSHOT = "snapshot"
+"""The subject of snapshots."""
 PATIENCE_US: Micros = 3_000_000
 """How long to wait for live writers to lower their horizons before the generation starts above them."""
 UNWATCHED_MARGIN_US: Micros = 60_000_000
@@ -51,7 +65,7 @@ _ABOVE_ALL = "ffffffff-ffff-7fff-bfff-ffffffffffff"
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class CoordinatorView:
     """What an instance knows.
 
     ``acks`` by node id; ``published``: the last epoch whose changes are in the change topics; ``complete_since``: when
@@ -77,10 +91,12 @@ class Proposal:
     subject: str = ""
 
 
-def propose(known: Known) -> tuple[Proposal, ...]:
+def propose(known: CoordinatorView) -> tuple[Proposal, ...]:
     """All that can go on now, in the order in which to ask."""
-    steps = [*_operation_steps(known), *_generation_steps(known), *_tablet_steps(known)]
-    return tuple(_proposal(known.state, subject, command) for subject, command in steps)
+    steps = [*_operation_steps(known), *_generation_steps(known), *_tablet_steps(known), *_service_steps(known)]
+    if is_due(known.state):
+        steps.append((SNAPSHOT, TakeSnapshot()))
+    return tuple(proposal_of(ROLE, known.state, subject, command) for subject, command in steps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +114,7 @@ class Refusal:
 PATIENT_CODES = frozenset(
     {
         "awaits_decision",
+        "awaits_service",
         "awaits_tablets",
         "gate_not_met",
         "generation_not_committed",
@@ -108,7 +125,7 @@ PATIENT_CODES = frozenset(
 """Refusals of a next step that are nothing but waiting; ``operation show`` says for whom."""
 
 
-def refusals(known: Known) -> tuple[Refusal, ...]:
+def refusals(known: CoordinatorView) -> tuple[Refusal, ...]:
     """What the coordinator does not even propose, since the log would refuse it, and what nodes have said wrongly."""
     found = []
     for operation in in_flight(known.state):
@@ -136,22 +153,22 @@ Steps = Iterator[tuple[str, Command]]
 """(subject, command)."""
 
 
-def _operation_steps(known: Known) -> Steps:
+def _operation_steps(known: CoordinatorView) -> Steps:
     for operation in in_flight(known.state):
         yield from _failures(known, operation)
         stage = next_stage(operation)
         assert stage is not None, "an operation in flight has a next stage"
         command = _next_step(known, operation, stage)
-        if _accepted(known.state, command):
+        if is_accepted(known.state, command):
             yield operation.id, command
 
 
-def _next_step(known: Known, operation: Operation, stage: str) -> AdvanceOperation:
+def _next_step(known: CoordinatorView, operation: Operation, stage: str) -> AdvanceOperation:
     witnesses = witnesses_of(known.state, known.acks)
     return AdvanceOperation(operation.id, stage, witnesses, reports_of(known.state, known.acks, operation))
 
 
-def _failures(known: Known, operation: Operation) -> Steps:
+def _failures(known: CoordinatorView, operation: Operation) -> Steps:
     """Nodes that have asked for rows as often as they may: with that in the log an operator decides."""
     state = known.state
     most, since = setting(state, "stream_tries_max"), counts_from(operation)
@@ -162,22 +179,46 @@ def _failures(known: Known, operation: Operation) -> Steps:
             source = state.nodes[last.source].name if last.source in state.nodes else last.source
             reason = f"rows from {source}: {last.reason}"[:REASON_LENGTH_MAX]
             command = FailOperation(operation.id, reason, node, last.count, last.since)
-            if _accepted(state, command):
+            if is_accepted(state, command):
                 yield operation.id, command
 
 
-def _tablet_steps(known: Known) -> Steps:
+def _tablet_steps(known: CoordinatorView) -> Steps:
     state = known.state
     if any(tablets.transitions or tablets.resize is not None for tablets in state.tablets.values()):
         said = [report for node, ack in sorted(known.acks.items()) for report in sound_reports(state, node, ack)]
-        for command in tablet_steps(state, witnesses_of(state, known.acks), said):
-            if _accepted(state, command):
+        for command in tablet_steps(state, witnesses_of(state, known.acks), said, _tried_in_vain(known)):
+            if is_accepted(state, command):
                 yield TABLETS, command
 
 
-def _generation_steps(known: Known) -> Steps:
+def _tried_in_vain(known: CoordinatorView) -> dict[str, str]:
+    """Sessions of tablets that a node has tried as often as it may, and what it says of that."""
+    state = known.state
+    most, found = setting(state, "stream_tries_max"), dict[str, str]()
+    for node, one in sorted(session_tries(state, known.acks), key=lambda row: (-row[1].count, row[0])):
+        if one.count >= most:
+            source = state.nodes[one.source].name if one.source in state.nodes else one.source
+            reason = f"{state.nodes[node].name} tried {one.count} times to get rows from {source}: {one.reason}"
+            found.setdefault(one.operation, reason[:REASON_LENGTH_MAX])
+    return found
+
+
+def _service_steps(known: CoordinatorView) -> Steps:
+    """The next node into the metadata service, or out of it; only members are witnesses there."""
+    state = known.state
+    step = next_step(state)
+    if step is not None:
+        witnesses = tuple(one for one in witnesses_of(state, known.acks) if one.node in state.service)
+        command = AdvanceService(step.node, step.to, witnesses if step.to in GATED else ())
+        if is_accepted(state, command):
+            yield SERVICE, command
+
+
+def _generation_steps(known: CoordinatorView) -> Steps:
     state = known.state
     yield from _preparation_steps(known)
+    yield from _request_for_tablets(state)
     last = current(state)
     if last is not None and last.published is None and known.published >= last.committed:
         yield last.id, PublishCdcGeneration(last.id)
@@ -185,7 +226,17 @@ def _generation_steps(known: Known) -> Steps:
     yield from _expiry_steps(known)
 
 
-def _closing_steps(known: Known) -> Steps:
+def _request_for_tablets(state: ClusterState) -> Steps:
+    """A table in tablets was cut otherwise, or keeps a log now: a generation is begun, for all such tables at once."""
+    if to_prepare(state) is None and not fits_tablets(state):
+        # Any bits serve: the seed is part of the request's id, so who takes over must come to the same.
+        seed = blake2b(state.state_id.encode(), digest_size=SEED_BYTES).digest()
+        command = RequestCdcGeneration(seed, requester="")
+        if is_accepted(state, command):
+            yield TABLETS, command
+
+
+def _closing_steps(known: CoordinatorView) -> Steps:
     """The oldest open generation closes: at once behind a writer; where no table has a log, when it is long over."""
     state = known.state
     open_ones = [found for found in state.generations if found.closed is None]
@@ -195,11 +246,11 @@ def _closing_steps(known: Known) -> Steps:
     over = following.timestamp + leeway_at(state, following) + UNWATCHED_MARGIN_US
     watched = any(writer.low_watermark >= following.timestamp for _, writer in in_order(state.writers))
     command = CloseCdcGeneration(oldest.id, closed_at=known.now)
-    if (watched or has_log(state, oldest) or known.now > over) and _accepted(state, command):
+    if (watched or has_log(state, oldest) or known.now > over) and is_accepted(state, command):
         yield oldest.id, command
 
 
-def _expiry_steps(known: Known) -> Steps:
+def _expiry_steps(known: CoordinatorView) -> Steps:
     """The oldest generation whose rows are gone is marked; when the mark is in the change topics its streams go."""
     state = known.state
     for found, following in zip(state.generations, state.generations[1:], strict=False):
@@ -214,7 +265,7 @@ def _expiry_steps(known: Known) -> Steps:
             yield found.id, ForgetCdcGeneration(found.id)
 
 
-def _preparation_steps(known: Known) -> Steps:
+def _preparation_steps(known: CoordinatorView) -> Steps:
     """The parts that are missing, or differ since the owners changed; when all are there, the commit."""
     wanted = to_prepare(known.state)
     if wanted is None:
@@ -230,7 +281,7 @@ def _preparation_steps(known: Known) -> Steps:
         yield from _commit(known, generation, ranges_digest(ranges))
 
 
-def _commit(known: Known, generation: GenerationId, digest: str) -> Steps:
+def _commit(known: CoordinatorView, generation: GenerationId, digest: str) -> Steps:
     state = known.state
     soonest, earliest, latest = start_of_next(state, known.now)
     if highest_horizon(state) >= soonest and 0 <= known.now - known.complete_since < PATIENCE_US:
@@ -239,7 +290,7 @@ def _commit(known: Known, generation: GenerationId, digest: str) -> Steps:
     if earliest > latest:
         return
     command = CommitCdcGeneration(generation, earliest, digest)
-    if _accepted(state, command):
+    if is_accepted(state, command):
         yield generation, command
 
 
@@ -263,16 +314,18 @@ def start_of_next(state: ClusterState, now: Micros) -> tuple[Micros, Micros, Mic
     return soonest, earliest, max(soonest, now + setting(state, "cdc_timestamp_ahead_max_us") - lead)
 
 
-def _accepted(state: ClusterState, command: Command) -> bool:
+def is_accepted(state: ClusterState, command: Command) -> bool:
+    """True if the log would take the command on this state."""
     return isinstance(_decided(state, command), Accepted)
 
 
 def _decided(state: ClusterState, command: Command) -> Decision:
-    return decide(state, command, Context(state.epoch + 1, _ABOVE_ALL, state.time))
+    return decide(state, command, EntryContext(state.epoch + 1, _ABOVE_ALL, state.time))
 
 
-def _proposal(state: ClusterState, subject: str, command: Command) -> Proposal:
+def proposal_of(role: str, state: ClusterState, subject: str, command: Command) -> Proposal:
+    """The command as ``role`` asks for it on this state, whichever of its instances does."""
     kind, version, payload = encode_command(command)
     step = command.to if isinstance(command, AdvanceOperation) else kind
     digest = command_digest(kind, version, payload)
-    return Proposal(command, derived_request_id(ROLE, subject, step, state.epoch, digest), state.epoch, subject)
+    return Proposal(command, derived_request_id(role, subject, step, state.epoch, digest), state.epoch, subject)

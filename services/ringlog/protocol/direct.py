@@ -27,7 +27,7 @@ from ringlog.protocol.answers import AppliedResult, ExpiredResult, RejectedResul
 from ringlog.protocol.authors import MakesEntries
 from ringlog.protocol.commit import commit
 from ringlog.protocol.effects import FOREVER, Alone, Barrier, Newest, Now, Steps
-from ringlog.protocol.fates import Chain, Fate
+from ringlog.protocol.fates import EntryChain, Fate
 from ringlog.wire.commands import encode_command
 from ringlog.wire.entries import EncodedEntry, decode_entry
 
@@ -92,7 +92,7 @@ class Direct:
             encoded = self._author.entry(state, command, request_id=asked, since_epoch=since)
             answer = decided(state, encoded, self._folding)
             if answer is None:
-                judged = yield from commit(Chain(state.epoch, (encoded,)), max(deadline - (yield Now()), 0))
+                judged = yield from commit(EntryChain(state.epoch, (encoded,)), max(deadline - (yield Now()), 0))
                 if judged[0] is Fate.APPLIED:
                     return AppliedResult(asked, state.epoch + 1)
             elif is_fresh or not isinstance(answer, RejectedResult):
@@ -127,7 +127,7 @@ class Direct:
             if is_expired(state, since_epoch):
                 return ExpiredResult(request_id, since_epoch)
             encoded = self._author.entry(state, Noop(), request_id=request_id, since_epoch=since_epoch)
-            yield from commit(Chain(state.epoch, (encoded,)), max(deadline - (yield Now()), 0))
+            yield from commit(EntryChain(state.epoch, (encoded,)), max(deadline - (yield Now()), 0))
 
     def take_over(self, role: str, instance: str, patience: Micros | None = None) -> Steps[Term]:
         """Become the instance that acts in ``role``: TakeOver with a higher term, again until applied.

@@ -35,7 +35,7 @@ class Fate(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Chain:
+class EntryChain:
     """Entries sent together. ``base``: the epoch of the state that the first one follows (0 for a founding entry)."""
 
     base: Epoch
@@ -46,7 +46,7 @@ class Chain:
             assert after.entry.prev_state_id == before.entry.state_id, "a chain's entries follow one another"
 
 
-def fates(state: ClusterState, chain: Chain) -> tuple[Fate, ...]:
+def fates(state: ClusterState, chain: EntryChain) -> tuple[Fate, ...]:
     """The fate of each entry of the chain, as the log that leads to ``state`` has decided it."""
     judged: list[Fate] = []
     before = Fate.APPLIED
@@ -72,6 +72,7 @@ def all_final(judged: Sequence[Fate]) -> bool:
     return Fate.OPEN not in judged
 
 
-def open_entries(chain: Chain, judged: Sequence[Fate]) -> tuple[EncodedEntry, ...]:
-    """The entries to send again, identically and in chain order."""
-    return tuple(encoded for encoded, fate in zip(chain.entries, judged, strict=True) if fate is Fate.OPEN)
+def open_entries(chain: EntryChain, judged: Sequence[Fate], behind: int = 0) -> tuple[EncodedEntry, ...]:
+    """The entries to send again, identically and in chain order; of those behind the first ``behind`` ones."""
+    both = zip(chain.entries[behind:], judged[behind:], strict=True)
+    return tuple(encoded for encoded, fate in both if fate is Fate.OPEN)

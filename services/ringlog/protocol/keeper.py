@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ringlog.cache.port import Written
-from ringlog.cache.projection import Delta, Full, delta, full
+from ringlog.cache.port import WriteOutcome
+from ringlog.cache.projection import CacheDelta, Full, delta, full
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Micros
 from ringlog.protocol.direct import Direct
@@ -30,7 +30,7 @@ class Keeper:
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class NextOffset:
     """Outcome: the offset that the replica folds next; a state that is read afterwards holds everything before it."""
 
 
@@ -40,14 +40,14 @@ class Store:
     ``position``. Outcome: what became of it, None if the cache does not answer.
     """
 
-    write: Delta | Full
+    write: CacheDelta | Full
     state: ClusterState
     position: int
     confirmed_at: Micros
 
 
 @dataclass(frozen=True, slots=True)
-class Rest:
+class AwaitNewer:
     """Wait until there is a newer state than ``known``, or it is time to confirm; for a pause if nobody answered.
 
     The driver raises as at ``Look``.
@@ -64,26 +64,26 @@ def keep(direct: Direct) -> Steps[None]:
     while True:
         confirmed_at = yield WallClock()
         yield Barrier(direct.patience)
-        position = yield Position()
+        position = yield NextOffset()
         state = yield Newest()
         yield At("caching")
         written = yield Store(next_write(keeper, state), state, position, confirmed_at)
-        if written is Written.BASE_MISSING:
+        if written is WriteOutcome.BASE_MISSING:
             written = yield Store(next_write(Keeper(), state), state, position, confirmed_at)
         keeper = learn(state, written)
-        yield Rest(keeper.known, written is not None)
+        yield AwaitNewer(keeper.known, written is not None)
         yield Look()
 
 
-def next_write(keeper: Keeper, state: ClusterState) -> Delta | Full:
+def next_write(keeper: Keeper, state: ClusterState) -> CacheDelta | Full:
     """What to write for ``state``; the difference from a state to itself is empty and only confirms it."""
     return full(state) if keeper.known is None else delta(keeper.known, state)
 
 
-def learn(state: ClusterState, written: Written | None) -> Keeper:
+def learn(state: ClusterState, written: WriteOutcome | None) -> Keeper:
     """What the keeper knows after the answer to its write for ``state``.
 
     After ``base_missing`` (FLUSHALL, a restart, another keeper) everything is written anew. After ``later_stored`` the
     cache is ahead of this replica, which catches up in a moment; nothing is known until then either.
     """
-    return Keeper(state if written is Written.APPLIED else None)
+    return Keeper(state if written is WriteOutcome.APPLIED else None)

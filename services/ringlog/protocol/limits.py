@@ -7,10 +7,11 @@ a difference between two replicas.
 from __future__ import annotations
 
 from ringlog.kernel.commands.cdc import CloseCdcGeneration, CommitCdcGeneration
-from ringlog.kernel.commands.cdc_clock import WithdrawCdcGeneration
+from ringlog.kernel.commands.cdc_clock import LowerSettledTime, WithdrawCdcGeneration
 from ringlog.kernel.commands.cdc_expiry import ExpireCdcGeneration
 from ringlog.kernel.commands.cdc_writers import AdvanceCdcWriter
 from ringlog.kernel.commands.verdicts import SettleVerdicts
+from ringlog.kernel.generations.verdicts import widest_leeway
 from ringlog.kernel.outcome import Rejected
 from ringlog.kernel.settings import setting
 from ringlog.kernel.state import ClusterState
@@ -20,6 +21,8 @@ ENDS_AHEAD_MAX_US: Micros = 86_400_000_000
 """The setting for timestamps may be raised past what a wrong clock left; it must not take kept rows' streams away."""
 WITHDRAWN_AHEAD_MIN_US: Micros = 60_000_000
 """What starts sooner is no wrong clock's doing, and may begin before the withdrawal is in the log."""
+SETTLED_AHEAD_MIN_US: Micros = 30_000_000
+"""A write that is appended before a lowering is in the log must use less than the lowered time: so much is left."""
 
 
 def too_far_ahead(state: ClusterState, command: Command, now: Micros) -> Rejected | None:
@@ -50,6 +53,11 @@ def too_far_ahead(state: ClusterState, command: Command, now: Micros) -> Rejecte
             return Rejected("timestamp_too_far_ahead", f"expired_at: {command.expired_at} is above {latest}")
     if isinstance(command, WithdrawCdcGeneration):
         return _operates(state, command, now + WITHDRAWN_AHEAD_MIN_US)
+    if isinstance(command, LowerSettledTime):
+        least = now + widest_leeway(state) + SETTLED_AHEAD_MIN_US
+        if command.until < least:
+            text = f"{command.until} is below {least}: writes that are appended now may be judged there"
+            return Rejected("settled_too_near", f"until: {text}")
     return None
 
 

@@ -99,9 +99,9 @@ def restoring(state: ClusterState, held: Callable[[str], Mapping[str, bool]]) ->
     """The records that make the change topics those of ``state``. ``held``: key to whether its value is as this release
     writes it, of a topic by its suffix.
 
-    What a topic lacks is written; so is what was written with an earlier schema, which lacks what is told today. What
-    the state lacks goes: a publisher of an earlier release did not tell of its end. A key that this release does not
-    tell of stays, and so does ``epochs``, which told which state it is.
+    What a topic lacks is written; so is what was written with an earlier schema, which lacks what is published today.
+    What the state lacks goes: a publisher of an earlier release did not tell of its end. A key that this release does
+    not tell of stays, and so does ``epochs``, which says which state it is.
     """
     wanted = {(record.topic, record.key): record for record in diff(EMPTY_STATE, state) if record.topic != EPOCHS}
     prefixes: dict[str, list[str]] = {}

@@ -1,7 +1,7 @@
 """What all roles do first: find the cluster, read its log to the end, take the role over.
 
-Each instance serves one term. Whoever slept since its take-over would shut out the one that acts now; so a role that
-holds a transactional id confirms, by the log as it is now, that nobody has taken over before it takes the id.
+Each instance serves one term. An instance that slept since its take-over would shut out the one that acts now; so a
+role that holds a transactional id confirms, by the log as it is now, that nobody has taken over before it takes the id.
 """
 
 from __future__ import annotations
@@ -28,17 +28,12 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Initialise:
-    """Take the role's transactional id: whoever held it publishes nothing any more."""
+    """Take the role's transactional id: its last holder publishes nothing any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Accept:
     """Preparations are over: what comes in is worked on from here on."""
-
-
-@dataclass(frozen=True, slots=True)
-class News:
-    """Wait until something is folded, or for a while; no outcome. The driver raises as at ``Look``."""
 
 
 def superseded(state: ClusterState, role: str, term: int) -> str | None:

@@ -5,7 +5,9 @@ if it answers this very command (the digest says so) and if, after a read barrie
 validator: a later one may have decided otherwise. *Expired* is learned from the log: once ``since_epoch`` has left the
 history, nobody can tell, and nothing can happen any more.
 
-A request goes out with the same id, ``since_epoch`` and bytes every time, until it has an answer or its deadline comes.
+A request goes out with the same id, ``since_epoch`` and bytes every time, until it has an answer or its deadline comes:
+after ``resend``, then after pauses that double. A validator that is slow must get rid of copies faster than they come,
+or nobody who came later is ever answered.
 """
 
 from __future__ import annotations
@@ -18,10 +20,21 @@ from ringlog.kernel.history import find_request, is_expired
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Command, Epoch, Micros
 from ringlog.protocol.answers import AppliedResult, ExpiredResult, RejectedResult, Submitted, WithdrawnResult
+from ringlog.protocol.commit import PAUSES_MAX
 from ringlog.protocol.direct import Direct
-from ringlog.protocol.effects import Newest, Now, Steps
+from ringlog.protocol.draw import Draw
+from ringlog.protocol.effects import Newest, Now, Steps, WallClock
 from ringlog.wire.commands import encode_command
-from ringlog.wire.records import APPLIED, REJECTED, TOGETHER_MAX, Request, Result, encode_request, encode_request_batch
+from ringlog.wire.ids import ENTROPY_BYTES, new_request_id
+from ringlog.wire.records import (
+    APPLIED,
+    REJECTED,
+    TOGETHER_MAX,
+    CommandRequest,
+    Result,
+    encode_request,
+    encode_request_batch,
+)
 
 VALIDATOR = "validator"
 RESEND: Micros = 1_000_000
@@ -90,6 +103,18 @@ class Fresh:
     patience: Micros
 
 
+@dataclass(frozen=True, slots=True)
+class AskFor:
+    """Ask for a command under this request id. Outcome: the final answer, None if there was none in time.
+
+    The driver raises if the process is to stop.
+    """
+
+    command: Command
+    request_id: str
+    since_epoch: Epoch
+
+
 class NoAnswer(Exception):
     """The deadline came without an answer: the request may still be applied."""
 
@@ -101,7 +126,7 @@ class NoAnswer(Exception):
 def question(command: Command, request_id: str, since_epoch: Epoch, submitter: str) -> Question:
     """The command as a question. Raises WireError (a value that does not fit its field)."""
     kind, version, payload = encode_command(command)
-    data = encode_request(Request(request_id, since_epoch, submitter, kind, version, payload))
+    data = encode_request(CommandRequest(request_id, since_epoch, submitter, kind, version, payload))
     return Question(Asked(request_id, since_epoch, command_digest(kind, version, payload)), kind, data)
 
 
@@ -110,7 +135,7 @@ def ask(what: Question, patience: Micros, resend: Micros = RESEND) -> Steps[Subm
     asked = what.asked
     again = yield Now()
     deadline = again + patience
-    is_sent = False
+    is_sent, pause = False, resend
     results: tuple[Result, ...] = ()
     while True:
         answer = answer_of_log((yield Newest()), asked)
@@ -124,11 +149,26 @@ def ask(what: Question, patience: Micros, resend: Micros = RESEND) -> Steps[Subm
         if now >= deadline:
             raise NoAnswer(asked)
         if now >= again:
-            again = now + resend
+            again = now + pause
             yield Send(what, alone=is_sent)
-            is_sent = True
+            is_sent, pause = True, min(2 * pause, PAUSES_MAX * resend)
         until = min(again, deadline)
         results += tuple((yield Hear(asked, min(until, now + JUDGE_AGAIN) if results else until)))
+
+
+def request_for(command: Command, draw: Draw) -> Steps[AskFor]:
+    """The command under a new request id, as of the newest state."""
+    request_id = new_request_id((yield WallClock()), draw.take(ENTROPY_BYTES))
+    return AskFor(command, request_id, (yield Newest()).epoch)
+
+
+def insist(command: Command, draw: Draw) -> Steps[Submitted]:
+    """The final answer, asked for as long as that takes, each time under the same id: it is applied at most once."""
+    request = yield from request_for(command, draw)
+    answer: Submitted | None = None
+    while answer is None:
+        answer = yield request
+    return answer
 
 
 def parcels(waiting: Sequence[Send]) -> tuple[Parcel, ...]:

@@ -3,9 +3,10 @@
 A pure function of the state and of what nodes have said, as ``coordinator_core`` is for operations: many tablets go on
 with one entry, each as soon as its own gate and its own reports are there, and none waits for another.
 
-A tablet turns back by itself only for the sake of the dead, as the log knows them (declared down, or left): until it
-has streamed, if who comes or who leaves is dead; while the new replicas are read, if more of these are dead than of
-those before. Everything else is tried again, or an operator's ``RevertTablets``.
+A tablet turns back for the sake of the dead, as the log knows them (declared down, or left): until it has streamed,
+if who comes or who leaves is dead, or if too few are alive to know every row; while the new replicas are read, if more
+of these are dead than of those before. And it turns back when a node has tried the streams of its session as often as
+it may. Everything else is tried again, or an operator's ``RevertTablets``.
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ from ringlog.kernel.commands.tablets import (
     is_anywhere,
 )
 from ringlog.kernel.operations.reports import broken_report
+from ringlog.kernel.operations.sources import NOBODY
 from ringlog.kernel.state import ClusterState, in_order
 from ringlog.kernel.tablets.gates import awaited, is_open, reporters
-from ringlog.kernel.tablets.groups import is_dead
+from ringlog.kernel.tablets.groups import is_dead, streams_of
 from ringlog.kernel.tablets.map import Tablet, TabletMap
 from ringlog.kernel.tablets.stages import (
     INTRANODE,
@@ -49,9 +51,19 @@ NOTHING: Final = hashlib.sha256().hexdigest()
 Reports = Mapping[str, Mapping[NodeId, StreamReport]]
 """Session to who has reported its work."""
 
+NONE_IN_VAIN: Final[Mapping[str, str]] = {}
 
-def tablet_steps(state: ClusterState, witnesses: Sequence[Witness], said: Iterable[StreamReport]) -> Iterator[Command]:
-    """The commands by which tablets go on now: at most one of each kind, and those that finish a resize."""
+
+def tablet_steps(
+    state: ClusterState,
+    witnesses: Sequence[Witness],
+    said: Iterable[StreamReport],
+    in_vain: Mapping[str, str] = NONE_IN_VAIN,
+) -> Iterator[Command]:
+    """The commands by which tablets go on now: at most one of each kind, and those that finish a resize.
+
+    ``in_vain``: sessions whose streams were tried as often as they may be, and why that came to nothing.
+    """
     acked = {one.node: min(one.applied, one.drained) for one in witnesses}
     reports: dict[str, dict[NodeId, StreamReport]] = {}
     for report in said:
@@ -60,10 +72,13 @@ def tablet_steps(state: ClusterState, witnesses: Sequence[Witness], said: Iterab
     back, on = [], []
     for tablets, transition in transitions(state):
         tablet = tablets.tablet(transition.tablet)
-        if reason := why_back(state, tablet):
+        tried = in_vain.get(session(tablets.table, tablet.index, transition), "")
+        if reason := why_back(state, tablet) or (tried if STAGES[transition.stage].back else ""):
             back.append(TabletRevert(tablets.table, tablet.index, reason))
         elif (step := _next(state, tablets, tablet, acked, reports)) is not None:
             on.append(step)
+        elif reason := _unknowing(state, tablets.table, tablet):
+            back.append(TabletRevert(tablets.table, tablet.index, reason))
     if back:
         yield RevertTablets(tuple(back[:TABLETS_MAX]))
     if on:
@@ -107,6 +122,17 @@ def tablet_reports(state: ClusterState, node: NodeId) -> tuple[StreamReport, ...
         if resize is not None and resize.decision != MERGE and node in members(tablets):
             found.append(StreamReport(node, resize_session(name, resize.sequence), 0, NOTHING))
     return tuple(found)
+
+
+def _unknowing(state: ClusterState, table: str, tablet: Tablet) -> str:
+    """Why nobody will ever report the rows of a tablet; empty if somebody may."""
+    assert tablet.transition is not None, "who is settled goes nowhere"
+    if tablet.transition.stage not in STREAMING_STAGES:
+        return ""
+    if all(source != NOBODY for source, _ in streams_of(tablet, state.nodes, is_anywhere(state, table))):
+        return ""
+    dead = [node for node in nodes_of(tablet.replicas) if is_dead(state.nodes[node])]
+    return f"too few know every row; {_told(state, dead)}"
 
 
 def _told(state: ClusterState, dead: Iterable[NodeId]) -> str:

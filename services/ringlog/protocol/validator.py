@@ -1,11 +1,11 @@
 """The validator at work: takes requests, performs the core's effects in their order.
 
-After the take-over it initialises the role's transactional id (whoever held it can publish no rejection any more), gets
+After the take-over it initialises the role's transactional id (its last holder can publish no rejection any more), gets
 a Noop applied (whatever the one before had under way is then final), and reads the results to their end (what was
 answered is never decided again). Only then it accepts. Results that nobody needs any more are deleted then, and as the
 history moves on.
 
-The effects ``Publish``, ``Hint``, ``Ack`` and ``Stop`` of the core go to the driver as they are.
+The effects ``Publish``, ``Shown``, ``Ack`` and ``Stop`` of the core go to the driver as they are.
 """
 
 from __future__ import annotations
@@ -21,23 +21,25 @@ from ringlog.protocol.answers import AppliedResult
 from ringlog.protocol.commit import commit
 from ringlog.protocol.direct import Direct
 from ringlog.protocol.draw import Draw
-from ringlog.protocol.effects import FOREVER, Alone, At, Barrier, Newest, Steps, WallClock
-from ringlog.protocol.validator_core import (
+from ringlog.protocol.effects import FOREVER, Alone, Append, At, Barrier, Newest, Steps, WallClock
+from ringlog.protocol.validator_core import arrive, begin, extend, remember, settle
+from ringlog.protocol.validator_values import (
     ANSWERS_MAX,
+    PART_ENTRIES,
     Arrived,
-    Commit,
+    CommitChain,
     Folding,
     Freshen,
+    HandOver,
+    NextStep,
     Publish,
-    Step,
     Validator,
-    arrive,
-    begin,
     folded,
-    remember,
-    settle,
 )
 from ringlog.wire.records import REJECTED, Result
+
+WAITING_MAX = 5_000
+"""Requests that wait here before no more are read: what is above it waits in the topic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +79,10 @@ def answer_requests(
     draw: Draw,
     folding: Folding = folded,
     answers_max: int = ANSWERS_MAX,
+    part: int = PART_ENTRIES,
 ) -> Steps[None]:
     """Serve one term of the validator; ends by what the driver raises."""
+    decision = _Decision(direct, draw, folding, part)
     yield from role.take_id()
     is_final = False
     while not is_final:
@@ -95,36 +99,52 @@ def answer_requests(
     trimmed = (validator.pruned, validator.floor)
     yield role.Accept()
     while True:
-        records: Sequence[Arrived] = yield Requests(wait=not validator.waiting)
-        validator = yield from _perform(arrive(validator, records), direct)
+        records: Sequence[Arrived] = ()
+        if len(validator.waiting) < WAITING_MAX:
+            records = yield Requests(wait=not validator.waiting)
+        validator = yield from decision.perform(arrive(validator, records))
         if validator.waiting:
-            validator = yield Alone(_decide(validator, direct, draw, folding), FOREVER)
+            validator = yield Alone(decision.decide(validator), FOREVER)
         if (validator.pruned, validator.floor) != trimmed:
             trimmed = (validator.pruned, validator.floor)
             yield Trim(validator.pruned)
 
 
-def _decide(validator: Validator, direct: Direct, draw: Draw, folding: Folding) -> Steps[Validator]:
-    """One batch, from the state that it is decided on to the last of its answers."""
-    step = begin(validator, (yield Newest()), (yield WallClock()), draw, folding, is_fresh=False)
-    if step.effects == (Freshen(),):
-        state = yield Barrier(direct.patience)
-        step = begin(validator, state, (yield WallClock()), draw, folding)
-    return (yield from _perform(step, direct))
+@dataclass(frozen=True, slots=True)
+class _Decision:
+    """How an instance decides what waits: see ``answer_requests``."""
 
+    direct: Direct
+    draw: Draw
+    folding: Folding
+    part: int
 
-def _perform(step: Step, direct: Direct) -> Steps[Validator]:
-    validator, effects = step.validator, deque(step.effects)
-    while effects:
-        effect = effects.popleft()
-        if isinstance(effect, Commit):
-            yield At("decided")
-            fates = yield from commit(effect.chain, direct.patience)
-            step = settle(validator, fates)
-            validator = step.validator
-            effects.extendleft(reversed(step.effects))
-            continue
-        if isinstance(effect, Publish):
-            yield At("publishing")
-        yield effect
-    return validator
+    def decide(self, validator: Validator) -> Steps[Validator]:
+        """One batch, from the state that it is decided on to the last of its answers."""
+        state, now = (yield Newest()), (yield WallClock())
+        step = begin(validator, state, now, self.draw, self.folding, is_fresh=False, part=self.part)
+        if step.effects == (Freshen(),):
+            state = yield Barrier(self.direct.patience)
+            step = begin(validator, state, (yield WallClock()), self.draw, self.folding, part=self.part)
+        return (yield from self.perform(step))
+
+    def perform(self, step: NextStep) -> Steps[Validator]:
+        """The effects, in their order, and those that they lead to; what is remembered then."""
+        validator, effects = step.validator, deque(step.effects)
+        while effects:
+            effect = effects.popleft()
+            if isinstance(effect, HandOver | CommitChain):
+                yield At("decided")
+                if isinstance(effect, HandOver):
+                    yield Append(tuple(encoded.data for encoded in effect.entries))
+                    step = extend(validator, (yield WallClock()), self.draw, self.folding)
+                else:
+                    fates = yield from commit(effect.chain, self.direct.patience, handed=effect.handed)
+                    step = settle(validator, fates)
+                validator = step.validator
+                effects.extendleft(reversed(step.effects))
+                continue
+            if isinstance(effect, Publish):
+                yield At("publishing")
+            yield effect
+        return validator

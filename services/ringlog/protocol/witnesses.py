@@ -1,7 +1,7 @@
 """What the acknowledgements are good for: witnesses and reports that the log will take, and who said what it will not.
 
-A node may be anybody's program. What it says wrongly is left out, so that it holds up nobody else, and is told: by
-``complaints`` to whoever asks what an operation waits for, with the field and the rule. The coordinator collects here,
+A node may be anybody's program. What it says wrongly is left out, so that it holds up nobody else, and is reported: by
+``complaints`` to those who ask what an operation waits for, with the field and the rule. The coordinator collects here,
 and the command line counts here, so that both see the same.
 """
 
@@ -15,7 +15,7 @@ from ringlog.kernel.operations.reports import broken_epochs, broken_report
 from ringlog.kernel.state import ClusterState, Operation
 from ringlog.kernel.values import NodeId, StreamReport, Witness
 from ringlog.protocol.ack_book import is_vouched_for
-from ringlog.wire.records import NodeAck
+from ringlog.wire.records import FailedTries, NodeAck
 
 Acks = Mapping[str, NodeAck]
 
@@ -38,6 +38,12 @@ def reports_of(state: ClusterState, acks: Acks, operation: Operation) -> tuple[S
 def sound_reports(state: ClusterState, node: NodeId, ack: NodeAck) -> tuple[StreamReport, ...]:
     """What a node reports of itself, of whatever it is, if its acknowledgement counts."""
     return tuple(one for one in ack.reports if one.node == node) if _is_ours(state, node, ack) else ()
+
+
+def session_tries(state: ClusterState, acks: Acks) -> Iterator[tuple[NodeId, FailedTries]]:
+    """(node, stream that it has asked for in vain) of sessions of tablets, by node; of whatever session."""
+    for node, ack in _ours(state, acks):
+        yield from ((node, one) for one in ack.tries if one.operation not in state.operations)
 
 
 def complaints(

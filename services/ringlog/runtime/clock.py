@@ -3,6 +3,8 @@
 Wall time goes into entries (``at``) and is shown to people; monotonic time drives retries and deadlines. Neither
 decides anything about safety: a wrong clock makes a process look too early or too late. What one that was ahead leaves
 in the log, an operator can take back (``kernel.commands.cdc_clock``).
+
+A port: the clocks below and a simulated host's pass one suite (``tests/runtime/test_clock_conformance.py``).
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that moves only when told; for rehearsals, models and tests. Safe from threads."""
+    """A clock that moves only when it is set; for rehearsals, models and tests. Safe from threads."""
 
     __slots__ = ("_lock", "_now_us")
 

@@ -19,13 +19,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ringlog.private import FILE_MODE, FileUnusable, private_folder, write_private
+from ringlog.private import FILE_MODE, OWNER_ONLY_MASK, FileUnusable, private_folder, write_private
 from ringlog.runtime.folders import default_data_dir
 from ringlog.runtime.kafka_config import VARIABLE, use
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
+class ClusterContext:
     """A cluster and where its broker (``host:port,…``) and its cache (a Redis URL, may be empty) are.
 
     ``kafka_config``: path of the file that its broker wants (see ``kafka_config``), may be empty; ``cluster_id``: empty
@@ -40,24 +40,24 @@ class Context:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownClusters:
     """All known clusters, and which of them is in use (None: no one)."""
 
-    clusters: tuple[Context, ...] = ()
-    current: Context | None = None
+    clusters: tuple[ClusterContext, ...] = ()
+    current: ClusterContext | None = None
 
 
-def remember(context: Context) -> None:
+def remember(context: ClusterContext) -> None:
     """Know this cluster, and have later commands use it. Raises FileUnusable, FolderUnusable."""
-    _change(lambda known: Known((*_without(known.clusters, context), context), context))
+    _change(lambda known: KnownClusters((*_without(known.clusters, context), context), context))
 
 
-def forget(gone: Callable[[Context], bool]) -> tuple[Context, ...]:
+def forget(gone: Callable[[ClusterContext], bool]) -> tuple[ClusterContext, ...]:
     """Know these clusters no more; returns them. Where the one in use was among them, none is in use."""
     lost = tuple(context for context in known().clusters if gone(context))
     if lost:
         _change(
-            lambda known: Known(
+            lambda known: KnownClusters(
                 tuple(context for context in known.clusters if not gone(context)),
                 None if known.current is None or gone(known.current) else known.current,
             )
@@ -65,23 +65,31 @@ def forget(gone: Callable[[Context], bool]) -> tuple[Context, ...]:
     return lost
 
 
-def recall() -> Context | None:
+def recall() -> ClusterContext | None:
     """The cluster in use, if there is one and the file is readable."""
     return known().current
 
 
-def known() -> Known:
-    """The clusters of the file; none where it is not there, or not readable."""
+def known() -> KnownClusters:
+    """The clusters of the file; none where it is not there, or not readable. One that 0.1.0 left open is closed."""
     try:
+        _close_to_others(_path())
         found = json.loads(_path().read_text(encoding="utf-8"))
         if "clusters" not in found:  # 0.1.0 knew one
             only = _context(found)
-            return Known((only,), only)
+            return KnownClusters((only,), only)
         clusters = tuple(_context(fields) for fields in found["clusters"])
         number = found["current"]
-        return Known(clusters, None if number is None else clusters[int(number)])
+        return KnownClusters(clusters, None if number is None else clusters[int(number)])
     except (OSError, ValueError, AttributeError, LookupError, TypeError, RecursionError):
-        return Known()
+        return KnownClusters()
+
+
+def _close_to_others(path: Path) -> None:
+    """Redis' password may be in it."""
+    found = path.stat()
+    if found.st_mode & OWNER_ONLY_MASK and found.st_uid == os.geteuid():
+        path.chmod(FILE_MODE)
 
 
 def kafka_config_of(bootstrap: str) -> str:
@@ -101,7 +109,7 @@ def redis_of(bootstrap: str) -> str:
     return next((context.redis for context in _at(bootstrap) if context.redis), "")
 
 
-def _at(bootstrap: str) -> list[Context]:
+def _at(bootstrap: str) -> list[ClusterContext]:
     """The known clusters of this broker: the one in use first, then the one that was in use last before it, and so on.
 
     Of several at one broker an older one may have the file, or the cache, of before these were moved.
@@ -111,12 +119,12 @@ def _at(bootstrap: str) -> list[Context]:
     return sorted(there, key=lambda context: context != found.current)
 
 
-def _context(fields: Any) -> Context:
+def _context(fields: Any) -> ClusterContext:
     optional = {name: str(fields.get(name, "")) for name in ("kafka_config", "cluster_id")}
-    return Context(str(fields["bootstrap"]), str(fields["cluster"]), str(fields["redis"]), **optional)
+    return ClusterContext(str(fields["bootstrap"]), str(fields["cluster"]), str(fields["redis"]), **optional)
 
 
-def _without(clusters: Sequence[Context], fresh: Context) -> tuple[Context, ...]:
+def _without(clusters: Sequence[ClusterContext], fresh: ClusterContext) -> tuple[ClusterContext, ...]:
     place = (fresh.bootstrap, fresh.cluster)
     return tuple(
         context
@@ -130,7 +138,7 @@ def _path() -> Path:
     return default_data_dir() / "context.json"
 
 
-def _change(change: Callable[[Known], Known]) -> None:
+def _change(change: Callable[[KnownClusters], KnownClusters]) -> None:
     private_folder(_path().parent, "context.json", "agents", "nodes", "stack", "demo")
     with _alone():
         after = change(known())

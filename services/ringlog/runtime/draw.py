@@ -26,6 +26,8 @@ class SeededDraw:
 
     def take(self, count: int) -> bytes:
         """The next bytes of the seed's sequence, 64 at a time."""
+        if count < 0:
+            raise ValueError(f"negative count: {count}")
         out = b""
         while len(out) < count:
             out += blake2b(self._seed + self._drawn.to_bytes(8, "big"), person=b"ringlog-draw").digest()

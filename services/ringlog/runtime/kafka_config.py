@@ -29,7 +29,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ringlog.runtime.properties import BadLine, Property, read_properties
+from ringlog.runtime.properties import BadPropertyLine, Property, read_properties
 
 VARIABLE = "RINGLOG_KAFKA_CONFIG"
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
@@ -181,7 +181,7 @@ def read_kafka_config(path: Path) -> KafkaConfig:
     """The file, checked as far as it can be without a broker. Raises BadKafkaConfig."""
     try:
         lines = read_properties(path.read_text(encoding="utf-8"))
-    except BadLine as bad:
+    except BadPropertyLine as bad:
         raise BadKafkaConfig(f"{path}, line {bad.number}: {bad.rule}") from bad
     except UnicodeDecodeError as error:
         raise BadKafkaConfig(f"{path}: not text in UTF-8") from error

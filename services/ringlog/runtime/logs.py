@@ -1,17 +1,66 @@
 """Structured logs: one event a line, on standard error, for people (``console``) or for machines (``json``).
 
 Standard output belongs to the answer of a command; logs never go there.
+
+structlog is loaded with the first event: it loads what shows tracebacks in colours, a sixth of what it takes to start a
+command, and most commands log nothing.
 """
 
 from __future__ import annotations
 
 import logging
 import sys
-from typing import Literal, TextIO
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
-import structlog
+if TYPE_CHECKING:
+    import structlog
 
 LogFormat = Literal["console", "json"]
+SELDOM_S = 60.0
+
+
+class LazyLogger:
+    """A logger of structlog's by that name, which is made when it is first used."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, method: str) -> Any:
+        """``debug``, ``info``, ``warning``, ``error``, ``exception``, ``critical``."""
+        import structlog
+
+        return getattr(structlog.get_logger(self._name), method)
+
+
+def get_logger(name: str) -> LazyLogger:
+    """The logger of a module: ``log = get_logger(__name__)``."""
+    return LazyLogger(name)
+
+
+class Seldom:
+    """Warns of records that are not as they should be: the first at once, then at most once in ``SELDOM_S``, with how
+    many there were since (``so_far``: of all).
+
+    Strangers send as much as they like. Nobody's disk gets full of what is said about it.
+    """
+
+    def __init__(self, log: Any, now: Callable[[], float] = time.monotonic) -> None:
+        self._log = log
+        self._now = now
+        self._seen: dict[str, tuple[int, int, float]] = {}
+
+    def warn(self, event: str, **details: object) -> None:
+        """Say it, or count it."""
+        count, said, at = self._seen.get(event, (0, 0, float("-inf")))
+        count, now = count + 1, self._now()
+        if now - at < SELDOM_S:
+            self._seen[event] = count, said, at
+            return
+        self._seen[event] = count, count, now
+        more = {"since_the_last": count - said, "so_far": count} if said else {}
+        self._log.warning(event, **details, **more)
 
 
 def setup_logs(log_format: LogFormat = "console", level: str = "info", stream: TextIO | None = None) -> None:
@@ -19,6 +68,8 @@ def setup_logs(log_format: LogFormat = "console", level: str = "info", stream: T
 
     ``level``: debug, info, warning, error or critical (ValueError otherwise).
     """
+    import structlog
+
     numbers = logging.getLevelNamesMapping()
     if level.upper() not in numbers:
         raise ValueError(f"level is one of debug, info, warning, error, critical, not {level!r}")

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 _ESCAPED = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
-class BadLine(Exception):
+class BadPropertyLine(Exception):
     """A line that says nothing. ``rule`` holds nothing of a value: it may be a secret."""
 
     def __init__(self, number: int, rule: str) -> None:
@@ -40,10 +40,10 @@ def read_properties(text: str) -> tuple[Property, ...]:
     for number, line in _logical_lines(text):
         matched = re.match(r"((?:[^\\=:\s]|\\.)+)\s*[=:]\s*", line, re.DOTALL)
         if matched is None:
-            raise BadLine(number, "not a name=value line")
+            raise BadPropertyLine(number, "not a name=value line")
         name = _plain(number, matched[1])
         if name in found:
-            raise BadLine(number, f"{name} is given in line {found[name].number} already")
+            raise BadPropertyLine(number, f"{name} is given in line {found[name].number} already")
         found[name] = Property(number, name, _plain(number, line[matched.end() :]).rstrip())
     return tuple(found.values())
 
@@ -71,7 +71,7 @@ def _plain(number: int, text: str) -> str:
         if said.startswith("u"):
             code = int(said[1:] or "d800", 16)
             if 0xD800 <= code <= 0xDFFF:
-                raise BadLine(number, "\\u wants four hexadecimal digits, and no half of a pair")
+                raise BadPropertyLine(number, "\\u wants four hexadecimal digits, and no half of a pair")
             return chr(code)
         return _ESCAPED.get(said, said)
 

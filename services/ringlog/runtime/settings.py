@@ -14,13 +14,14 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from ringlog.runtime.folders import default_data_dir
 
 
-class Settings(BaseSettings):
+class ProcessSettings(BaseSettings):
     """Settings of one process; each can be given as ``RINGLOG_<NAME>``.
 
     ``session_timeout_s``: how long a killed worker keeps its consumer group's partition, hence how long a take-over
     lasts. ``redis_timeout_s``: how long the keeper waits for each answer of Redis. ``delays``: a folder of rules that
     hold back entries of the metadata log, for tests of a live stack. ``kafka_config``: a client.properties with what
-    all Kafka clients need to log in (``ringlog.runtime.kafka_config``).
+    all Kafka clients need to log in (``ringlog.runtime.kafka_config``). ``archive``: the folder (or its ``file:`` URL)
+    in which the keeper archives the log's entries.
     """
 
     model_config = SettingsConfigDict(env_prefix="RINGLOG_", extra="ignore", frozen=True)
@@ -33,10 +34,11 @@ class Settings(BaseSettings):
     redis_timeout_s: float = Field(default=2.0, ge=0.1, le=300.0)
     delays: Path | None = None
     kafka_config: Path | None = None
+    archive: str | None = None
     log_format: Literal["console", "json"] = "console"
     log_level: Literal["debug", "info", "warning", "error", "critical"] = "info"
 
-    @field_validator("delays", "kafka_config", mode="before")
+    @field_validator("delays", "kafka_config", "archive", mode="before")
     @classmethod
     def _empty_is_none(cls, given: object) -> object:
         """An empty variable names no file; as a path it would be the folder that one is in."""

@@ -1,4 +1,4 @@
-"""Being told to stop, without harm to whoever waits for it.
+"""A request to stop that harms nobody who waits for it.
 
 A signal's handler runs in the main thread, in the middle of whatever that does. If that is ``Event.wait``, the event's
 lock may be held at that moment, and a handler that sets the event waits for it for ever. So a handler only puts a word

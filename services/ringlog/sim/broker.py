@@ -21,17 +21,19 @@ from typing import Any, NamedTuple
 
 from ringlog.kernel.values import Micros
 from ringlog.sim.chance import Chance
-from ringlog.sim.world import MS, SECOND, Host, Unanswered, World
+from ringlog.sim.world import MS, SECOND, SimHost, SimWorld, Unanswered
 
-METADATA, REQUESTS, RESULTS, ACKS, CHANGES, MUTATIONS, CDC, DEAD = (
+METADATA, REQUESTS, RESULTS, ACKS, LOAD, CHANGES, MUTATIONS, CDC, DEAD, SNAPSHOTS = (
     "metadata",
     "requests",
     "results",
     "acks",
+    "load",
     "changes",
     "mutations",
     "cdc",
     "dead-letters",
+    "snapshots",
 )
 ANSWER_US: Micros = 400 * MS
 """How long clients wait for an answer."""
@@ -48,7 +50,7 @@ class NotOwner(Exception):
     """The group has given the partition to another member."""
 
 
-class Record(NamedTuple):
+class SimRecord(NamedTuple):
     """A record of one partition. ``time``: the leader's append time in microseconds (whole milliseconds)."""
 
     offset: int
@@ -59,16 +61,20 @@ class Record(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class Partition:
-    """The leader's copy. ``records`` below ``high`` are replicated; ``waiting``: answers due when ``high`` is there."""
+    """The leader's copy. ``records`` below ``high`` are replicated; ``waiting``: answers due when ``high`` is there.
+
+    Nobody can read what is before ``begin``; for the checks it is there for ever.
+    """
 
     topic: str
     number: int
-    records: list[Record] = field(default_factory=list)
+    records: list[SimRecord] = field(default_factory=list)
     offsets: list[int] = field(default_factory=list)
+    begin: int = 0
     end: int = 0
     high: int = 0
     visible: int = 0
-    tails: list[Tail] = field(default_factory=list)
+    tails: list[SimTail] = field(default_factory=list)
     waiting: list[tuple[int, Answer]] = field(default_factory=list)
     last_time: Micros = 0
     generation: int = 0
@@ -77,7 +83,7 @@ class Partition:
         """Append at the leader; the end offset afterwards."""
         time = self.last_time = max(time - time % MS, self.last_time)
         for key, value in values:
-            self.records.append(Record(self.end, key, value, time))
+            self.records.append(SimRecord(self.end, key, value, time))
             self.offsets.append(self.end)
             self.end += 1
         return self.end
@@ -99,11 +105,11 @@ class Partition:
         self.generation += 1
 
 
-def _nothing(_: list[Record]) -> None:
+def _nothing(_: list[SimRecord]) -> None:
     """What a closed reader does."""
 
 
-class Tail:
+class SimTail:
     """A reader of one partition, fed as the high watermark rises: ``take`` gets the new records, in order.
 
     ``position``: the offset it reads next. ``lag``: how long its fetches take longer than those of others, for each
@@ -114,11 +120,11 @@ class Tail:
 
     def __init__(
         self,
-        broker: Broker,
-        host: Host,
+        broker: SimBroker,
+        host: SimHost,
         partition: Partition,
         position: int,
-        take: Callable[[list[Record]], None],
+        take: Callable[[list[SimRecord]], None],
         lag: Micros = 0,
     ) -> None:
         self.broker = broker
@@ -169,6 +175,10 @@ class Tail:
             self.close()
             return
         partition = self.partition
+        if self.position < partition.begin:
+            self.close()
+            self.broker.passed(self.host)
+            return
         first = bisect_left(partition.offsets, self.position)
         records = partition.records[first : partition.visible]
         self.position = max(self.position, partition.high)
@@ -176,7 +186,7 @@ class Tail:
 
 
 @dataclass(eq=False, slots=True)
-class Group:
+class ConsumerGroup:
     """A consumer group on one partition: who owns it, and up to where it is committed."""
 
     owner: object = None
@@ -184,20 +194,24 @@ class Group:
     seen: Micros = 0
 
 
-class Broker:
-    """One Kafka cluster. ``partitions``: topic to number of partitions."""
+class SimBroker:
+    """One Kafka cluster. ``partitions``: topic to number of partitions; ``passed``: hears of a host whose reader stands
+    before a partition's beginning; ``let_go``: of a new beginning.
+    """
 
-    def __init__(self, world: World, partitions: dict[str, int]) -> None:
+    def __init__(self, world: SimWorld, partitions: dict[str, int]) -> None:
         self.world = world
         self.host = world.host("broker")
         self.up = True
         self.skew: Micros = 0
         self.topics = {name: [Partition(name, n) for n in range(count)] for name, count in partitions.items()}
-        self.groups: dict[str, Group] = {}
+        self.groups: dict[str, ConsumerGroup] = {}
         self.epochs: dict[str, int] = {}
         self.denied: dict[str, int] = {}
         self.replicated: Callable[[Partition], None] = lambda _: None
-        self.appended: Callable[[Host, int], None] | None = None
+        self.appended: Callable[[SimHost, int], None] | None = None
+        self.passed: Callable[[SimHost], None] = lambda _: None
+        self.let_go: Callable[[int], None] = lambda _: None
         self._chance = Chance(world.seed, "broker")
 
     def close(self) -> None:
@@ -219,13 +233,13 @@ class Broker:
 
     # -------------------------------------------------------------------------------------- for clients
 
-    def try_append(self, host: Host, topic: str, values: Sequence[tuple[str, Any]]) -> Generator[Any, bool, None]:
+    def try_append(self, host: SimHost, topic: str, values: Sequence[tuple[str, Any]]) -> Generator[Any, bool, None]:
         """Append once, whatever becomes of it."""
         with suppress(Unanswered):
             yield from self.append(host, topic, values)
 
     def append(
-        self, host: Host, topic: str, values: Sequence[tuple[str, Any]], number: int = 0, timeout: Micros = ANSWER_US
+        self, host: SimHost, topic: str, values: Sequence[tuple[str, Any]], number: int = 0, timeout: Micros = ANSWER_US
     ) -> Generator[Any, bool, int]:
         """Append records (key, value) in this order; returns the end offset. Raises Unanswered."""
         partition, life = self.topics[topic][number], host.life
@@ -234,13 +248,17 @@ class Broker:
             if self.up and life > self.denied.get(host.name, -1):
                 if self.appended is not None and topic == CDC:
                     self.appended(host, life)
-                partition.waiting.append((partition.append(values, self.now()), answer))
+                end = partition.append(values, self.now())
+                if end <= partition.high:
+                    answer(end)  # of no records: nothing is left to replicate
+                    return
+                partition.waiting.append((end, answer))
                 self._replicate(partition)
 
         end: int = yield from self.world.call(host, self.host, ask, timeout)
         return end
 
-    def end(self, host: Host, topic: str, number: int = 0, timeout: Micros = ANSWER_US) -> Generator[Any, bool, int]:
+    def end(self, host: SimHost, topic: str, number: int = 0, timeout: Micros = ANSWER_US) -> Generator[Any, bool, int]:
         """The high watermark now. Raises Unanswered."""
         partition = self.topics[topic][number]
 
@@ -251,7 +269,7 @@ class Broker:
         high: int = yield from self.world.call(host, self.host, ask, timeout)
         return high
 
-    def first_at(self, host: Host, topic: str, number: int, time: Micros) -> Generator[Any, bool, int | None]:
+    def first_at(self, host: SimHost, topic: str, number: int, time: Micros) -> Generator[Any, bool, int | None]:
         """Offset of the first record appended at ``time`` (rounded up to a millisecond) or later. Raises Unanswered."""
         partition = self.topics[topic][number]
         limit = -(-time // MS) * MS
@@ -264,7 +282,7 @@ class Broker:
         first: int | None = yield from self.world.call(host, self.host, ask, ANSWER_US)
         return first
 
-    def read(self, host: Host, topic: str, number: int = 0, start: int = 0) -> Generator[Any, bool, list[Record]]:
+    def read(self, host: SimHost, topic: str, number: int = 0, start: int = 0) -> Generator[Any, bool, list[SimRecord]]:
         """All records from ``start`` to the present high watermark. Raises Unanswered."""
         partition = self.topics[topic][number]
 
@@ -273,24 +291,46 @@ class Broker:
                 first = bisect_left(partition.offsets, start)
                 answer(partition.records[first : partition.visible])
 
-        records: list[Record] = yield from self.world.call(host, self.host, ask, ANSWER_US)
+        records: list[SimRecord] = yield from self.world.call(host, self.host, ask, ANSWER_US)
         return records
+
+    def answers(self, host: SimHost | None) -> bool:
+        """True if a question of that host would be answered now; None: of one that is wherever it must be."""
+        if host is None:
+            return True
+        there, back = self.world.link(host.name, self.host.name), self.world.link(self.host.name, host.name)
+        return self.up and not there.cut and not back.cut
+
+    def put(self, topic: str, key: str, value: Any) -> int:
+        """Append one record, replicated at once; its offset."""
+        partition = self.topics[topic][0]
+        end = partition.append([(key, value)], self.now())
+        self._high(partition, end)
+        return end - 1
+
+    def delete_before(self, topic: str, offset: int) -> None:
+        """Let go of the records before ``offset``, which is replicated."""
+        partition = self.topics[topic][0]
+        assert offset <= partition.high, "nothing beyond the high watermark can go"
+        if offset > partition.begin:
+            partition.begin = offset
+            self.let_go(offset)
 
     def tail(
         self,
-        host: Host,
+        host: SimHost,
         topic: str,
         number: int,
         position: int,
-        take: Callable[[list[Record]], None],
+        take: Callable[[list[SimRecord]], None],
         lag: Micros = 0,
-    ) -> Tail:
+    ) -> SimTail:
         """A reader from ``position`` on, outside of any group."""
-        return Tail(self, host, self.topics[topic][number], position, take, lag)
+        return SimTail(self, host, self.topics[topic][number], position, take, lag)
 
     # ------------------------------------------------------------------------------------- transactions
 
-    def initialise(self, host: Host, transactional_id: str) -> Generator[Any, bool, int]:
+    def initialise(self, host: SimHost, transactional_id: str) -> Generator[Any, bool, int]:
         """Take a transactional id: its new epoch; earlier holders write nothing any more. Raises Unanswered."""
 
         def ask(answer: Answer) -> None:
@@ -302,7 +342,7 @@ class Broker:
         return epoch
 
     def transact(
-        self, host: Host, transactional_id: str, epoch: int, topic: str, values: Sequence[tuple[str, Any]]
+        self, host: SimHost, transactional_id: str, epoch: int, topic: str, values: Sequence[tuple[str, Any]]
     ) -> Generator[Any, bool, None]:
         """Write all records and the marker after them, or nothing. Raises Fenced, Unanswered (nobody knows)."""
         partition = self.topics[topic][0]
@@ -324,16 +364,16 @@ class Broker:
 
     # -------------------------------------------------------------------------------------------- groups
 
-    def poll(self, host: Host, group: str, member: object, session: Micros) -> Generator[Any, bool, int]:
+    def poll(self, host: SimHost, group: str, member: object, session: Micros) -> Generator[Any, bool, int]:
         """A member's heartbeat: the committed offset if it owns the partition. Raises NotOwner, Unanswered.
 
-        The partition goes to whoever asks when its owner has been silent for ``session``.
+        The partition goes to the next that asks when its owner has been silent for ``session``.
         """
 
         def ask(answer: Answer) -> None:
             if not self.up:
                 return
-            known = self.groups.setdefault(group, Group())
+            known = self.groups.setdefault(group, ConsumerGroup())
             if known.owner is not member and (known.owner is None or self.world.now - known.seen > session):
                 known.owner = member
             if known.owner is member:
@@ -351,7 +391,7 @@ class Broker:
         if known is not None and known.owner is member:
             known.owner = None
 
-    def commit_offset(self, host: Host, group: str, member: object, offset: int) -> None:
+    def commit_offset(self, host: SimHost, group: str, member: object, offset: int) -> None:
         """Commit a consumer's offset, without waiting; one of a former owner is refused by the broker."""
 
         def ask(_: object) -> None:

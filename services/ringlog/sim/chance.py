@@ -51,5 +51,5 @@ class Chance:
         raise AssertionError("weights cover their sum")
 
     def take(self, count: int) -> bytes:
-        """``count`` random bytes: a ``ringlog.runtime.draw.Draw``."""
+        """``count`` random bytes: a ``ringlog.protocol.draw.Draw``."""
         return self._random.getrandbits(8 * count).to_bytes(count, "big") if count else b""

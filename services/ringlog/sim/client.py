@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 from ringlog.client.results import Submitted
 from ringlog.kernel.encoding import command_digest
-from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, Unreadable
+from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, UnreadableEntry
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Command, Micros
 from ringlog.protocol.submission import Asked, Fresh, Hear, Send, ask, may_answer, parcels, question
-from ringlog.sim.broker import REQUESTS, RESULTS, RETRY_US, Record, Tail
+from ringlog.sim.broker import REQUESTS, RESULTS, RETRY_US, SimRecord, SimTail
 from ringlog.sim.chance import Chance
 from ringlog.sim.memo import cached_result
 from ringlog.sim.replica import Performers, SimAuthor, SimReplica, Step, draw_of, perform
-from ringlog.sim.world import MS, Host, Signal, Unanswered
+from ringlog.sim.world import MS, Signal, SimHost, Unanswered
 from ringlog.wire.commands import encode_command
 from ringlog.wire.errors import WireError
 from ringlog.wire.ids import ENTROPY_BYTES, new_request_id
@@ -34,7 +34,7 @@ BUSY_US: Micros = 4 * MS
 class SimClient:
     """One client process: a replica, a reader of the results, and its questions under way."""
 
-    def __init__(self, sim: Simulation, host: Host, name: str, replica: SimReplica | None = None) -> None:
+    def __init__(self, sim: Simulation, host: SimHost, name: str, replica: SimReplica | None = None) -> None:
         self.sim = sim
         self.host = host
         self.name = name
@@ -47,7 +47,7 @@ class SimClient:
         self._waiting: dict[str, Send] = {}
         self._busy = False
         self._chance = Chance(sim.world.seed, f"producer/{name}")
-        self._tail: Tail | None = None
+        self._tail: SimTail | None = None
         self.replica.followers.append(self._follow)
 
     def close(self) -> None:
@@ -104,7 +104,7 @@ class SimClient:
             check.withdrawn(self.name, asked, ended)
 
     def _send(self, effect: Send) -> Step:
-        """Join what waits; whoever finds the producer free sends all of it."""
+        """Join what waits; the first to find the producer free sends all of it."""
         self._waiting[effect.question.asked.request_id] = effect
         if self._busy:
             return
@@ -132,14 +132,16 @@ class SimClient:
         for check in self.sim.on_answered:
             check.answered(self.name, asked, answer)
 
-    def _follow(self, _: ClusterState, __: ClusterState, item: Entry | Unreadable, outcome: Outcome, ___: int) -> None:
+    def _follow(
+        self, _: ClusterState, __: ClusterState, item: Entry | UnreadableEntry, outcome: Outcome, ___: int
+    ) -> None:
         if outcome.kind is OutcomeKind.APPLIED and isinstance(item, Entry):
             signal = self._signals.get(item.request_id)
             if signal is not None:
                 self._noted.add(item.request_id)
                 signal.fire()
 
-    def _take(self, records: list[Record]) -> None:
+    def _take(self, records: list[SimRecord]) -> None:
         for record in records:
             try:
                 result = cached_result(record.value)

@@ -18,7 +18,7 @@ Count = Callable[[str, str], int]
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class CoverageTable:
     """``cells[row][column]``: how often; 0 is an empty cell."""
 
     title: str
@@ -30,7 +30,7 @@ class Table:
         return sum(not count for _, counts in self.cells for count in counts)
 
 
-def tables(did: Did) -> tuple[Table, ...]:
+def tables(did: Did) -> tuple[CoverageTable, ...]:
     """Commands by outcome and by fault, stages of operations by fault, and what else was counted."""
     commands = sorted(COMMANDS)
     outcomes = [kind.value for kind in OutcomeKind if kind is not OutcomeKind.HALT]
@@ -57,7 +57,7 @@ def tables(did: Did) -> tuple[Table, ...]:
             lambda row, column: asked[row, column],
         ),
         _table("entries while a fault was at work", commands, FAULTS, lambda r, c: did.get(("during", c, r), 0)),
-        Table(
+        CoverageTable(
             "faults in each stage of an operation",
             FAULTS,
             tuple(
@@ -78,11 +78,13 @@ _ANSWERS = {
 }
 
 
-def _table(title: str, rows: Sequence[str], columns: Sequence[str], count: Count) -> Table:
-    return Table(title, tuple(columns), tuple((row, tuple(count(row, column) for column in columns)) for row in rows))
+def _table(title: str, rows: Sequence[str], columns: Sequence[str], count: Count) -> CoverageTable:
+    return CoverageTable(
+        title, tuple(columns), tuple((row, tuple(count(row, column) for column in columns)) for row in rows)
+    )
 
 
-def _others(did: Did) -> Table:
+def _others(did: Did) -> CoverageTable:
     told = ("entry", "command", "during", "fault")
     rows = sorted((" ".join(key), count) for key, count in did.items() if key[0] not in told)
-    return Table("besides", ("times",), tuple((name, (count,)) for name, count in rows))
+    return CoverageTable("besides", ("times",), tuple((name, (count,)) for name, count in rows))

@@ -4,41 +4,56 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ringlog.kernel.commands.cluster import Noop
-from ringlog.kernel.outcome import Entry, Undecodable, UnknownCommand, Unreadable
+from ringlog.kernel.outcome import Entry, Undecodable, UnknownCommand, UnreadableEntry
 from ringlog.kernel.values import Micros
 from ringlog.runtime.draw import draw_uuid
 from ringlog.sim.broker import METADATA, REQUESTS, RESULTS
 from ringlog.sim.chance import Chance
 from ringlog.sim.memo import cached_requests, cached_result
-from ringlog.sim.world import MS, Host
+from ringlog.sim.world import MS, SimHost, SimWorld
 from ringlog.wire.commands import encode_command
 from ringlog.wire.entries import author_entry, decode_entry
 from ringlog.wire.ids import ENTROPY_BYTES, new_state_id
-from ringlog.wire.records import REJECTED, Request, encode_request
+from ringlog.wire.records import REJECTED, CommandRequest, encode_request
 
 if TYPE_CHECKING:
-    from ringlog.sim.run import Run
+    from ringlog.sim.actors.cdc_job import SimCdcJob
+    from ringlog.sim.actors.node import SimNode
+    from ringlog.sim.simulation import Simulation
+
+
+class Faulty(Protocol):
+    """What faults happen to."""
+
+    world: SimWorld
+    sim: Simulation
+    nodes: dict[str, SimNode]
+    job: SimCdcJob
+
+    def boot(self, host: SimHost) -> None:
+        """Start (again) what belongs on the host."""
 
 
 class Faults:
     """Does faults, and takes them back when their time is over."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Faulty) -> None:
         self.run = run
         self.world = run.world
         self.calm = False
         self.world.power_cut = self._power_cut
 
     def stop(self) -> None:
-        """No more faults: everything works again, and whoever is down is started."""
+        """No more faults: everything works again, and all that is down is started."""
         self.calm = True
         self.run.sim.moments.disarm()
         self.world.heal()
         for host in self.world.hosts.values():
             host.tears = False
+        self.run.sim.log_ends.deaths.left = 0
         self.run.sim.cache_up = True
         self.run.sim.active_faults.clear()
         if not self.run.sim.broker.up:
@@ -117,7 +132,7 @@ class Faults:
             if operation.stage not in ("finished", "cancelled"):
                 self.run.sim.did["fault", what, operation.kind, operation.stage] += 1
 
-    def _crash(self, host: Host, duration: Micros, wipe: bool) -> None:
+    def _crash(self, host: SimHost, duration: Micros, wipe: bool) -> None:
         if not host.up:
             return
         self.world.crash(host, wipe)
@@ -125,7 +140,7 @@ class Faults:
 
     def take_rights(self, names: Sequence[str], away: int) -> None:
         """What runs on these hosts is stopped, and nothing that it has sent is taken any more; what is started on them
-        again has rights of its own. The first one comes back after so many milliseconds.
+        again has rights of its own. The first one comes back after this number of milliseconds.
         """
         for name in names:
             host = self.world.host(name)
@@ -137,7 +152,13 @@ class Faults:
         first.up = False
         self.world.on(None, away * MS, lambda _: None if first.up else self.run.boot(first))
 
-    def _power_cut(self, host: Host) -> None:
+    def start_again(self, host: SimHost) -> None:
+        """What runs there reads a log that begins later now: it ends, and is started anew."""
+        self.world.tell(host.name, "was passed by the log's beginning")
+        self.run.sim.did["snapshots", "passed"] += 1
+        self._crash(host, 100, wipe=False)
+
+    def _power_cut(self, host: SimHost) -> None:
         """In the middle of a write to its disk the host goes down; it comes back in a second."""
         self.world.tell(host.name, "loses power")
         self.run.sim.did["besides", "power cut"] += 1
@@ -255,9 +276,9 @@ class Faults:
                 self.world.spawn(host, "copy", broker.try_append(host, REQUESTS, [("", request)]))
 
 
-def _request_of(item: Entry | Unreadable) -> bytes:
+def _request_of(item: Entry | UnreadableEntry) -> bytes:
     """The request that an entry was made for, as its client sent it once."""
     if not isinstance(item, Entry) or isinstance(item.command, Undecodable | UnknownCommand):
         return b"no request"
     kind, version, payload = encode_command(item.command)
-    return encode_request(Request(item.request_id, item.since_epoch, item.submitter, kind, version, payload))
+    return encode_request(CommandRequest(item.request_id, item.since_epoch, item.submitter, kind, version, payload))

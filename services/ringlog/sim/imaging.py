@@ -13,7 +13,7 @@ from ringlog.kernel.values import CdcOptions, Column, Command, Micros
 from ringlog.runtime.draw import draw_uuid
 from ringlog.sim.actors.producer import IMAGED, KEYSPACE
 from ringlog.sim.chance import Chance
-from ringlog.sim.checks.moments import HERE
+from ringlog.sim.moments import HERE
 from ringlog.sim.shape import COLUMNS
 from ringlog.sim.world import MS, SECOND
 

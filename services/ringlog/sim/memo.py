@@ -8,12 +8,14 @@ from ringlog.kernel.changes import Change
 from ringlog.wire.changes import decode_change
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import (
+    CommandRequest,
     Mutation,
     NodeAck,
-    Request,
+    NodeLoad,
     Result,
     decode_mutation,
     decode_node_ack,
+    decode_node_load,
     decode_requests,
     decode_result,
 )
@@ -34,13 +36,19 @@ def cached_ack(data: bytes) -> NodeAck:
 
 
 @lru_cache(KEPT)
+def cached_load(data: bytes) -> NodeLoad:
+    """``decode_node_load``. Raises WireError."""
+    return decode_node_load(data)
+
+
+@lru_cache(KEPT)
 def cached_mutation(data: bytes) -> Mutation:
     """``decode_mutation``. Raises WireError."""
     return decode_mutation(data)
 
 
 @lru_cache(KEPT)
-def cached_requests(data: bytes) -> tuple[Request, ...]:
+def cached_requests(data: bytes) -> tuple[CommandRequest, ...]:
     """``decode_requests``, without parts that are none; empty for a record that is none."""
     try:
         return tuple(request for request in decode_requests(data) if request is not None)

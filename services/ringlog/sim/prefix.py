@@ -11,21 +11,30 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from ringlog import FEATURES
 from ringlog.kernel.changes import diff
-from ringlog.kernel.commands.cluster import InitializeCluster, Noop
+from ringlog.kernel.commands.cluster import ChangeSettings, InitializeCluster, Noop
 from ringlog.kernel.commands.keyspaces import CreateKeyspace
 from ringlog.kernel.commands.movements import Join
 from ringlog.kernel.commands.nodes import RegisterNode
 from ringlog.kernel.commands.schema import CreateTable
 from ringlog.kernel.fold import fold
 from ringlog.kernel.operations.stages import in_flight
-from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, Unreadable
+from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, UnreadableEntry
 from ringlog.kernel.state import EMPTY_STATE, ClusterState
-from ringlog.kernel.values import CdcOptions, Command, DatacenterReplication, Micros, Replication, StreamReport
-from ringlog.protocol.coordinator_core import Known, propose
+from ringlog.kernel.values import (
+    CdcOptions,
+    Command,
+    DatacenterReplication,
+    Micros,
+    Replication,
+    StreamReport,
+    TabletOptions,
+)
+from ringlog.protocol.coordinator_core import CoordinatorView, propose
 from ringlog.runtime.draw import draw_uuid
 from ringlog.sim.chance import Chance
-from ringlog.sim.shape import COLUMNS, Shape
+from ringlog.sim.shape import COLUMNS, ClusterShape
 from ringlog.sim.world import EPOCH_START, SECOND
 from ringlog.wire.changes import encode_change_record
 from ringlog.wire.entries import author_entry, decode_entry
@@ -36,12 +45,12 @@ LEAD: Micros = 2 * SECOND
 OLD_ENTRIES = 90
 
 
-def cluster_id_of(shape: Shape) -> str:
+def cluster_id_of(shape: ClusterShape) -> str:
     """The cluster's id, the same for all runs of a shape."""
     return draw_uuid(Chance(0, f"cluster/{replace(shape, joining=0)}"))
 
 
-def registration(shape: Shape, number: int) -> RegisterNode:
+def registration(shape: ClusterShape, number: int) -> RegisterNode:
     """Node ``n<number>`` of a shape."""
     chance = Chance(0, f"node/{shape.tokens}/{number}")
     return RegisterNode(
@@ -53,7 +62,7 @@ def registration(shape: Shape, number: int) -> RegisterNode:
         shards=1 + number % 3,
         ignore_msb=12,
         release="0.1.0",
-        features=(),
+        features=FEATURES,
         capacity=1,
     )
 
@@ -62,13 +71,13 @@ HISTORY_SHORT = 1_000
 LOGGED = CdcOptions(enabled=True)
 
 
-def tokens_of(shape: Shape, number: int) -> tuple[int, ...]:
+def tokens_of(shape: ClusterShape, number: int) -> tuple[int, ...]:
     """The tokens that node ``n<number>`` asks for."""
     chance = Chance(0, f"tokens/{number}")
     return tuple(sorted(chance.between(-(2**63) + 1, 2**63 - 1) for _ in range(shape.tokens)))
 
 
-def settings_of(shape: Shape) -> tuple[tuple[str, int], ...]:
+def settings_of(shape: ClusterShape) -> tuple[tuple[str, int], ...]:
     """The founding settings."""
     return (
         ("cdc_generation_lead_us", LEAD),
@@ -90,6 +99,16 @@ def schema_commands(factor: int, draw: Chance, datacenters: int = 1, cdc: CdcOpt
     )
 
 
+def spread_commands(factor: int, count: int, draw: Chance) -> tuple[Command, ...]:
+    """A table with ``count`` tablets, for the balancer; it needs no more than one on each shard."""
+    options = TabletOptions(count)
+    return (
+        ChangeSettings((("balance_tablets_per_shard_min", 1),)),
+        CreateKeyspace("spread", Replication("tablets", factor)),
+        CreateTable("spread", "t", draw_uuid(draw), COLUMNS, ("k",), ("c",), CdcOptions(), tablets=options),
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Prefix:
     """A log before the run: its records, what they decode to, the states they make (from the empty one on), and the
@@ -97,12 +116,12 @@ class Prefix:
     """
 
     records: tuple[bytes, ...]
-    items: tuple[Entry | Unreadable, ...]
+    items: tuple[Entry | UnreadableEntry, ...]
     states: tuple[ClusterState, ...]
     changes: tuple[tuple[str, object], ...]
 
 
-def prefix_of(shape: Shape) -> Prefix:
+def prefix_of(shape: ClusterShape) -> Prefix:
     """The log of a shape before the run; how many nodes join later makes no difference."""
     return _prefix_of(replace(shape, joining=0))
 
@@ -112,12 +131,12 @@ around: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
 @lru_cache(maxsize=512)
-def _prefix_of(shape: Shape) -> Prefix:
+def _prefix_of(shape: ClusterShape) -> Prefix:
     with around():
         return _made(shape)
 
 
-def _made(shape: Shape) -> Prefix:
+def _made(shape: ClusterShape) -> Prefix:
     records = _Prefix(shape).records() if shape.founded else ()
     items = tuple(decode_entry(data) for data in records)
     states = [EMPTY_STATE]
@@ -152,7 +171,7 @@ class _Author:
 
 
 class _Prefix:
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: ClusterShape) -> None:
         self.shape = shape
         start = EPOCH_START - 3600 * SECOND
         self.author = _Author(Chance(0, f"prefix/{shape}"), EMPTY_STATE, [], start, cluster_id_of(shape))
@@ -180,7 +199,9 @@ class _Prefix:
         while True:
             author = self.author
             author.now += 5 * SECOND
-            known = Known(author.state, _all_acknowledge(author.state, author.now), author.state.epoch, author.now)
+            known = CoordinatorView(
+                author.state, _all_acknowledge(author.state, author.now), author.state.epoch, author.now
+            )
             proposals = propose(known)
             if not proposals:
                 return

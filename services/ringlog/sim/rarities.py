@@ -8,7 +8,7 @@ like others, in runs that have none; all other runs are as they were.
 from __future__ import annotations
 
 from ringlog.sim.chance import Chance
-from ringlog.sim.scenarios import Drawn, Scenario, Setting, ask, when
+from ringlog.sim.scenarios import Drawn, Scenario, ScenarioSetting, ask, when
 from ringlog.sim.world import MS, SECOND
 
 SHARE = 0.06
@@ -20,7 +20,7 @@ def rarity(chance: Chance) -> Scenario | None:
     return chance.weighted([(made, made.weight) for made in RARITIES]) if chance.happens(SHARE) else None
 
 
-def _tables(chance: Chance, _: Setting) -> list[Drawn]:
+def _tables(chance: Chance, _: ScenarioSetting) -> list[Drawn]:
     """Tables come and go; so do the keyspaces that nobody writes to."""
     at, drawn = chance.between(0, 500) * MS, []
     for number, kinds in enumerate(
@@ -30,7 +30,7 @@ def _tables(chance: Chance, _: Setting) -> list[Drawn]:
     return drawn
 
 
-def _removed(chance: Chance, setting: Setting) -> list[Drawn]:
+def _removed(chance: Chance, setting: ScenarioSetting) -> list[Drawn]:
     """When another node has joined, one goes for good, as a rule, and is removed: every range has enough others."""
     gone = chance.pick(setting.nodes)
     drawn = [when("stage finished", "bury", gone, "Remove", delay=chance.between(20, 400))]
@@ -39,14 +39,14 @@ def _removed(chance: Chance, setting: Setting) -> list[Drawn]:
     return drawn
 
 
-def _assassinated(chance: Chance, setting: Setting) -> list[Drawn]:
+def _assassinated(chance: Chance, setting: ScenarioSetting) -> list[Drawn]:
     """A node goes for good, or only seems to, and somebody does not wait for its removal, or takes the word back."""
     at, gone = chance.between(0, 800) * MS, chance.pick(setting.nodes)
     drawn: list[Drawn] = [(at, "lost", (gone,))] if chance.happens(0.5) else []
     return [*drawn, (at + 100 * MS, "bury", (gone, chance.pick(["Assassinate", "Assassinate", "DeclareUp"])))]
 
 
-def _stopped(chance: Chance, setting: Setting) -> list[Drawn]:
+def _stopped(chance: Chance, setting: ScenarioSetting) -> list[Drawn]:
     """Sources are behind with their reading, or away, and nobody tries a stream for long; or somebody says so who has
     not even tried. Then an operator decides.
     """
@@ -66,7 +66,7 @@ def _stopped(chance: Chance, setting: Setting) -> list[Drawn]:
     return drawn
 
 
-def _fenced(chance: Chance, setting: Setting) -> list[Drawn]:
+def _fenced(chance: Chance, setting: ScenarioSetting) -> list[Drawn]:
     """The job is taken for gone for good, in the middle of something as often as not, and comes back after a while."""
     moment = chance.pick(["part", "CommitCdcGeneration", "PublishCdcGeneration"])
     fence = (chance.between(1_500, 5_000), chance.happens(0.6))

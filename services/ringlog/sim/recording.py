@@ -1,10 +1,10 @@
-"""The history of one run, in memory: what clients asked and were told, in the order in which it happened."""
+"""The history of one run, in memory: what clients asked and what they got, in the order in which it happened."""
 
 from __future__ import annotations
 
 from ringlog.sim.histories.events import Event, Op, Type, Value, to_json
-from ringlog.sim.histories.operations import History, pair
-from ringlog.sim.world import World
+from ringlog.sim.histories.operations import OperationHistory, pair
+from ringlog.sim.world import SimWorld
 
 LOG = "log"
 """The key under which the metadata log stands."""
@@ -13,7 +13,7 @@ LOG = "log"
 class Recording:
     """Every operation has a process of its own, so one that was cut off is open for ever: its outcome is unknown."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SimWorld) -> None:
         self._world = world
         self._count = 0
         self.events: list[Event] = []
@@ -35,7 +35,7 @@ class Recording:
         self.events.append(event)
         return event
 
-    def history(self) -> History:
+    def history(self) -> OperationHistory:
         """All of it, as operations by key."""
         return pair(self.events)
 

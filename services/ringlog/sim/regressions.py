@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from ringlog.sim.run import Report
+from ringlog.sim.run import RunReport
 from ringlog.sim.script import Script, from_json, to_json
 
 
@@ -13,7 +13,7 @@ class NoScript(ValueError):
     """A file that holds no script; the text says why."""
 
 
-def save(folder: Path, report: Report, script: Script) -> Path:
+def save(folder: Path, report: RunReport, script: Script) -> Path:
     """Write ``script``, which broke ``report.rule``; returns the file."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{report.rule.replace(' ', '_')}-{script.profile}-{script.seed}.json"

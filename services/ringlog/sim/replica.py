@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from ringlog.kernel.fold import fold
-from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, Unreadable
+from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, UnreadableEntry
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Command, Micros
 from ringlog.log.author import Author
@@ -28,27 +28,26 @@ from ringlog.protocol.effects import (
     WallClock,
     read_barrier,
 )
-from ringlog.sim.broker import METADATA, RETRY_US, Record
+from ringlog.sim.broker import METADATA, RETRY_US, SimRecord
 from ringlog.sim.chance import Chance
 from ringlog.sim.histories.events import Op
 from ringlog.sim.recording import LOG
-from ringlog.sim.world import SECOND, Host, Signal, Unanswered, World
+from ringlog.sim.simulation import Simulation
+from ringlog.sim.world import SECOND, Signal, SimHost, SimWorld, Unanswered, Work
 from ringlog.wire.entries import decode_entry
 
-if TYPE_CHECKING:
-    from ringlog.sim.simulation import Simulation
-
-Step = Generator[Any, bool, Any]
+Step = Work
 Performers = dict[type, Callable[[Any], Step]]
-Follower = Callable[[ClusterState, ClusterState, Entry | Unreadable, Outcome, int], None]
+Follower = Callable[[ClusterState, ClusterState, Entry | UnreadableEntry, Outcome, int], None]
 
 
 class SimReplica:
     """Folds the metadata log on one host.
 
-    It begins where the log of before the run ends. ``alone``: in a run that has lone replicas it decodes and folds by
-    itself, so that its digest is evidence; the others share the work. ``changed`` fires after each batch of records.
-    ``at_once``, ``in_time``: how each effect is performed, without a wait or with waits; who knows more adds to them.
+    It begins with a snapshot, or where the log of before the run ends. ``alone``: in a run that has lone replicas it
+    decodes and folds by itself, so that its digest is evidence; the others share the work. ``changed`` fires after each
+    batch of records. ``at_once``, ``in_time``: how each effect is performed, without a wait or with waits; who knows
+    more adds to them.
     """
 
     __slots__ = (
@@ -67,13 +66,14 @@ class SimReplica:
         "tail",
     )
 
-    def __init__(self, sim: Simulation, host: Host, name: str, alone: bool = False) -> None:
+    def __init__(self, sim: Simulation, host: SimHost, name: str, alone: bool = False) -> None:
         self.sim = sim
         self.host = host
         self.name = name
         self.alone = alone and sim.lone
-        self.state = sim.log.states[sim.preloaded]
-        self.position = sim.preloaded
+        start = sim.begin(name)
+        self.state = start.state if self.alone else sim.log.states[start.state.epoch]
+        self.position = start.position
         self.changed = Signal()
         self.followers: list[Follower] = []
         self.busy = False
@@ -109,7 +109,7 @@ class SimReplica:
         """False once it was closed, or its host has crashed."""
         return not self.tail.closed and self.tail.life == self.host.life
 
-    def _take(self, records: list[Record]) -> None:
+    def _take(self, records: list[SimRecord]) -> None:
         sim = self.sim
         for record in records:
             before = self.state
@@ -206,7 +206,7 @@ class HostClock:
 
     __slots__ = ("_host", "_world")
 
-    def __init__(self, world: World, host: Host) -> None:
+    def __init__(self, world: SimWorld, host: SimHost) -> None:
         self._world = world
         self._host = host
 

@@ -1,21 +1,21 @@
-"""When a cluster is quiet: nothing is left to do, and what still waits says what for."""
+"""What may never come: the lost, tablets that nobody moves, and what has to come all the same."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ringlog.kernel.changes import EpochChange
-from ringlog.kernel.operations.failures import stopped_by
 from ringlog.kernel.operations.gates import REPORTED_STAGES, gaining_nodes, gate
-from ringlog.kernel.operations.stages import in_flight
-from ringlog.kernel.state import ClusterState, Operation
-from ringlog.sim.broker import CHANGES
-from ringlog.sim.memo import cached_change
+from ringlog.kernel.operations.stages import REQUESTED
+from ringlog.kernel.state import ClusterState, Operation, in_order
+from ringlog.kernel.tablets.stages import nodes_of
+from ringlog.kernel.tablets.track import is_draining, transitions
+from ringlog.kernel.zones.distribution import is_alive
+from ringlog.kernel.zones.model import HIGH_AVAILABILITY, ZonePartition
+from ringlog.kernel.zones.resets import has_quorum
 
 if TYPE_CHECKING:
     from ringlog.sim.actors.node import SimNode
-    from ringlog.sim.run import Run
 
 
 def helpless(operation: Operation, nodes: Mapping[str, SimNode]) -> bool:
@@ -26,41 +26,56 @@ def helpless(operation: Operation, nodes: Mapping[str, SimNode]) -> bool:
 
 
 def waits_for_lost(state: ClusterState, operation: Operation, nodes: Mapping[str, SimNode]) -> bool:
-    """True if no quorum of some group is left that could acknowledge: whoever runs it must decide what to give up."""
+    """True if no quorum of some group is left that could acknowledge: an operator must decide what to give up."""
     living = {node for node, found in nodes.items() if found.lives}
     return any(len(living.intersection(need.members)) < need.need for need in gate(state, operation).needs)
 
 
-def what_is_not_done(run: Run) -> list[str]:
-    """Sentences, one for each thing that is still to come; empty if the cluster is at rest."""
-    sim = run.sim
-    state = sim.log.state
-    undone = []
-    if state.epoch == 0:
-        undone.append("nobody founded the cluster")
-    for replica in sim.replicas:
-        if replica.lives() and replica.state.epoch != state.epoch:
-            undone.append(f"{replica.name} is at epoch {replica.state.epoch}, the log at {state.epoch}")
-    for operation in in_flight(state):
-        if stopped_by(operation):
-            continue  # it may wait for ever: nobody has decided
-        if not helpless(operation, run.by_id) and not waits_for_lost(state, operation, run.by_id):
-            undone.append(f"{operation.id} is in {operation.stage}")
-    if run.operator.unfinished:
-        undone.append(f"{run.operator.unfinished} questions of the operator have no answer")
-    undone += run.job.unfinished() + run.job.open_generations() + run.consumer.unfinished()
-    if run.producer.unfinished:
-        undone.append(f"{run.producer.unfinished} bursts are not written")
-    last = next((record for record in reversed(sim.broker.partition(CHANGES).records) if record.key == "epochs"), None)
-    published = last and cached_change(last.value)
-    if not isinstance(published, EpochChange) or published.epoch != state.epoch:
-        undone.append(f"{published and published} is published last, the log is at epoch {state.epoch}")
-    stamp = sim.cache.stored_stamp()
-    if stamp is None or stamp.epoch != state.epoch:
-        undone.append(f"the cache has epoch {stamp.epoch if stamp else 0}, the log {state.epoch}")
-    for node in run.nodes.values():
-        if node.lives and node.holder.state.epoch != state.epoch:
-            undone.append(f"{node.name} serves epoch {node.holder.state.epoch}, the log is at {state.epoch}")
-        if node.lives and node.registers.acknowledgeable() != state.epoch:
-            undone.append(f"{node.name} has writes below {state.epoch} in hand, or does not serve it yet")
-    return undone
+def waits_for_tablets(state: ClusterState, operation: Operation, nodes: Mapping[str, SimNode]) -> bool:
+    """True if nobody moves the tablets of the node that leaves, or somebody is lost who has one in transition."""
+    if operation.stage != REQUESTED:
+        return False
+    lost = {node for node, found in nodes.items() if not found.lives}
+    return is_draining(state, operation) or any(
+        lost.intersection(nodes_of((*tablets.replicas(one.tablet), *one.next))) for tablets, one in transitions(state)
+    )
+
+
+def unended_tablets(state: ClusterState, nodes: Mapping[str, SimNode]) -> list[str]:
+    """The tablets in transition of which nobody is lost: what is tried in vain is turned back."""
+    lost = {node for node, found in nodes.items() if not found.lives}
+    return [
+        f"{tablets.table}/{one.tablet} is in {one.stage}"
+        for tablets, one in transitions(state)
+        if not lost.intersection(nodes_of((*tablets.replicas(one.tablet), *one.next)))
+    ]
+
+
+def unended_zones(state: ClusterState, nodes: Mapping[str, SimNode]) -> list[str]:
+    """The partitions that wait for nobody who is lost: their steps, cancels and automatic resets have to come."""
+    runs = {node for node, found in nodes.items() if found.lives and node in state.nodes}
+    runs = {node for node in runs if state.nodes[node].state != "left"}
+    found = []
+    for key, one in in_order(state.zone_partitions):
+        if one.pending and _may_go_on(one, runs):
+            found.append(f"partition {key} is on its way to {one.pending[0].nodes}")
+        if state.zones[one.zone].mode == HIGH_AVAILABILITY and one.reached is not None:
+            alive = [node for node in one.reached.nodes if is_alive(state, node)]
+            forced = bool(one.pending) and one.pending[0].forced
+            lost = not has_quorum(state, state.zones[one.zone], one) and not forced
+            if lost and alive and runs.issuperset(alive):
+                found.append(f"partition {key} has lost its majority, and {alive} are alive")
+    return found
+
+
+def _may_go_on(one: ZonePartition, runs: set[str]) -> bool:
+    """True if enough members run for the step, or to turn back."""
+    step, old = one.pending[0], one.reached
+    if step.forced or old is None:
+        return runs.issuperset(step.nodes)
+    if 2 * len(runs.intersection(old.peers)) <= len(old.peers):
+        return False
+    comes = set(step.nodes) - set(old.nodes)
+    return one.cancel is not None or (
+        runs.issuperset(comes) and 2 * len(runs.intersection(step.peers)) > len(step.peers)
+    )

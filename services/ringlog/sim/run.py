@@ -14,30 +14,62 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
+from ringlog.kernel.balance.advice import advise
+from ringlog.kernel.balance.reports import Reports
+from ringlog.kernel.changes import EpochChange
 from ringlog.kernel.commands.cluster import InitializeCluster
-from ringlog.kernel.values import Micros
+from ringlog.kernel.commands.keyspaces import AlterKeyspace
+from ringlog.kernel.commands.pauses import BALANCING, SPLITS, PauseChanges, ResumeChanges
+from ringlog.kernel.commands.resizes import DecideResize
+from ringlog.kernel.operations.failures import stopped_by
+from ringlog.kernel.operations.stages import in_flight
+from ringlog.kernel.values import CdcOptions, Micros, Replication
+from ringlog.operator.balance_film import BalanceFilm, film_of
+from ringlog.protocol.ack_book import AckBook
+from ringlog.protocol.data_nodes import Timers, followed
+from ringlog.protocol.data_nodes import due as timers_due
+from ringlog.protocol.load_book import Heard, measured, take
+from ringlog.protocol.rebalancer_core import RebalancerView, propose
 from ringlog.protocol.roles import ROLES
+from ringlog.protocol.zone_groups import words_of
+from ringlog.sim import respelling, truncating
+from ringlog.sim.actors.acks import heard as acks_heard
+from ringlog.sim.actors.balancer import BalancerWorker, heard
 from ringlog.sim.actors.cdc_job import SECOND_HOST, SimCdcJob
 from ringlog.sim.actors.consumer import SimConsumer
 from ringlog.sim.actors.coordinator import CoordinatorWorker
 from ringlog.sim.actors.coordinator_path import SimApplication, disturb, level_of, register_keys
 from ringlog.sim.actors.imaged import EXECUTOR
 from ringlog.sim.actors.keeper import KeeperWorker
+from ringlog.sim.actors.kept_rows import retain
 from ringlog.sim.actors.node import SimNode
-from ringlog.sim.actors.operator import SimOperator
 from ringlog.sim.actors.outsider import SimOutsider
-from ringlog.sim.actors.plain import plain_worker
 from ringlog.sim.actors.producer import SimProducer
 from ringlog.sim.actors.publisher import PublisherWorker
+from ringlog.sim.actors.rebalancer import RebalancerWorker
 from ringlog.sim.actors.role import Worker, member
 from ringlog.sim.actors.validator import ValidatorWorker
+from ringlog.sim.broker import ACKS, CHANGES, LOAD
 from ringlog.sim.chance import Chance
 from ringlog.sim.families import CHECKS
+from ringlog.sim.families.zones import DRAWN
 from ringlog.sim.faults import Faults
 from ringlog.sim.imaging import changes
-from ringlog.sim.prefix import cluster_id_of, prefix_of, registration, schema_commands, settings_of, tokens_of
+from ringlog.sim.memo import cached_change
+from ringlog.sim.moving_tablets import KEYSPACE as IN_TABLETS
+from ringlog.sim.moving_tablets import table_in_tablets
+from ringlog.sim.operator import SimOperator
+from ringlog.sim.prefix import (
+    cluster_id_of,
+    prefix_of,
+    registration,
+    schema_commands,
+    settings_of,
+    spread_commands,
+    tokens_of,
+)
 from ringlog.sim.replica import SimAuthor, SimReplica, Step, draw_of
-from ringlog.sim.rest import what_is_not_done
+from ringlog.sim.rest import helpless, unended_tablets, unended_zones, waits_for_lost, waits_for_tablets
 from ringlog.sim.script import (
     AGENT_HOSTS,
     APPLICATIONS,
@@ -51,7 +83,7 @@ from ringlog.sim.script import (
     told,
 )
 from ringlog.sim.simulation import Simulation
-from ringlog.sim.world import MS, SECOND, Host, Violation, World
+from ringlog.sim.world import EPOCH_START, MS, SECOND, BrokenPromise, SimHost, SimWorld
 
 REST_US: Micros = 120 * SECOND
 """How much virtual time a cluster has to become quiet after the last fault."""
@@ -59,23 +91,29 @@ SLICE_US: Micros = 500 * MS
 ENTRIES_MIN = 6
 """Entries that a run must at least add to the log to count."""
 
-_SHELLS: tuple[type[Worker], ...] = (ValidatorWorker, CoordinatorWorker, PublisherWorker, KeeperWorker)
-WORKERS: dict[str, type[Worker]] = {shell.role: shell for shell in _SHELLS} | {
-    row.name: plain_worker(row) for row in ROLES.values() if row.plain
-}
+_SHELLS: tuple[type[Worker], ...] = (
+    ValidatorWorker,
+    CoordinatorWorker,
+    PublisherWorker,
+    KeeperWorker,
+    BalancerWorker,
+    RebalancerWorker,
+)
+WORKERS: dict[str, type[Worker]] = {shell.role: shell for shell in _SHELLS}
 
 
 def workers_of(script: Script) -> tuple[type[Worker], ...]:
-    """The workers of each host of agents; those of an idle role only if the script hands it over."""
-    asked = {action.arguments for action in script.actions if action.what == "hand_over"}
-    return tuple(WORKERS[name] for name, row in ROLES.items() if not row.is_idle or (name,) in asked)
+    """The workers of each host of agents; those of an optional role only if the script asks for it."""
+    asked = {action.arguments for action in script.actions if action.what in ("hand_over", "with_role")}
+    return tuple(WORKERS[name] for name, row in ROLES.items() if not row.is_optional or (name,) in asked)
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class RunReport:
     """What a run gave. ``rule`` is empty if nothing was broken; ``digest`` sums up all that happened.
 
-    ``seconds``: of processor time. ``history``: what clients asked and were told, as lines, if it was asked for.
+    ``seconds``: of processor time. ``history``: what clients asked and what they got, as lines, and ``film``: how its
+    tablets lay; if they were asked for.
     """
 
     seed: int
@@ -89,6 +127,7 @@ class Report:
     did: Counter[tuple[str, ...]]
     story: tuple[str, ...] = ()
     history: tuple[str, ...] = ()
+    film: BalanceFilm | None = None
 
 
 class Run:
@@ -96,7 +135,7 @@ class Run:
 
     def __init__(self, script: Script, tracing: bool = False) -> None:
         self.script = script
-        self.world = World(script.seed, tracing)
+        self.world = SimWorld(script.seed, tracing)
         self.sim = Simulation(self.world, cluster_id_of(script.shape), CHECKS)
         self.faults = Faults(self)
         self.sim.moments.happen = self._happen
@@ -105,6 +144,15 @@ class Run:
         self.nodes: dict[str, SimNode] = {}
         self.by_id: dict[str, SimNode] = {}
         self.sim.shared["nodes"] = self.by_id
+        self.sim.shared["balances"] = BalancerWorker in workers_of(script)
+        self.sim.shared["rebalances"] = RebalancerWorker in workers_of(script)
+        self.sim.shared["replicas"] = set()
+        asked = {action.what for action in script.actions}
+        self.sim.shared["keeps_rows"] = "keep_rows" in asked
+        self.sim.shared["mutations_begin"] = {}
+        self.sim.log_ends.looked_after = "snapshot" in asked
+        self.sim.log_ends.files = {} if "archive" in asked else None
+        self.sim.broker.passed = self.faults.start_again
         self.operator = SimOperator(self.sim, self.world.host(OPERATOR))
         self.producer = SimProducer(self.sim, self.world.host(PRODUCER))
         self.applications = {name: SimApplication(self.sim, self.world.host(name)) for name in APPLICATIONS}
@@ -146,7 +194,7 @@ class Run:
                 self.world.spawn(self.world.host(host), "founder", self._found(self.world.host(host)))
             self.operator.insist(schema_commands(1, Chance(self.world.seed, "schema")))
 
-    def _found(self, host: Host) -> Step:
+    def _found(self, host: SimHost) -> Step:
         """One of two founders who race."""
         replica = SimReplica(self.sim, host, f"founder@{host.name}")
         direct = SimAuthor(replica, f"founder@{host.name}", draw_of(self.sim, f"founder@{host.name}"))
@@ -157,7 +205,7 @@ class Run:
         finally:
             replica.close()
 
-    def boot(self, host: Host) -> None:
+    def boot(self, host: SimHost) -> None:
         """Start (again) what belongs on the host."""
         if host.name in self.lost:
             return
@@ -197,13 +245,13 @@ class Run:
         deadline = self.world.now + REST_US
         while undone := what_is_not_done(self):
             if self.world.now >= deadline:
-                raise Violation("liveness", "; ".join(undone))
+                raise BrokenPromise("liveness", "; ".join(undone))
             self.world.run(self.world.now + SLICE_US)
         for check in self.sim.checks:
             check.quiet()
         entries = len(self.sim.log.states) - before
         if entries < entries_min:
-            raise Violation("too_little", f"{entries} entries were applied, a run that counts has {entries_min}")
+            raise BrokenPromise("too_little", f"{entries} entries were applied, a run that counts has {entries_min}")
 
     def _happen(self, number: int, what: str, arguments: tuple[Any, ...]) -> None:
         self.act(Action(number, self.world.now, what, arguments))
@@ -212,6 +260,10 @@ class Run:
         """One action of the script."""
         self.sim.did["action", action.what] += 1
         match action.what, action.arguments:
+            case "spread", (factor, count):
+                self.operator.insist(spread_commands(factor, count, Chance(self.world.seed, "spread")))
+            case ("with_role", (_,)) | ("keep_rows", ()):
+                pass  # it is there from the beginning
             case "start", (name,):
                 if name not in self.started:
                     self.started.add(name)
@@ -223,12 +275,9 @@ class Run:
                 self.lost.add(name)
                 self.world.crash(self.nodes[name].host, True)
                 self.nodes[name].lose()
-            case "burst", (count,):
+            case ("burst" | "late_burst") as what, (count,):
                 if self.producer.host.up:
-                    self.producer.burst(count)
-            case "late_burst", (count,):
-                if self.producer.host.up:
-                    self.producer.burst(count, late=True)
+                    self.producer.burst(count, late=what == "late_burst")
             case "set", (name, value):
                 self.operator.change(name, value)
             case "read", ():
@@ -243,6 +292,12 @@ class Run:
                     self.producer.imaged_burst(action.number, count)
             case "images", (what, table):
                 self.operator.images(changes(Chance(self.world.seed, f"images/{action.number}"), what, table))
+            case (("tablets" | "logged_tablets" | "tablet_burst" | "cut" | "hold" | "let_go" | "factor" | "zone"), _):
+                self._act_on_tablets(action)
+            case what, arguments if what in respelling.WHAT:
+                respelling.befalls(self.sim, self.operator, self.producer, action.number, what, arguments)
+            case what, arguments if what in truncating.WHAT:
+                truncating.befalls(self.sim, self.operator, action.number, what, arguments)
             case "straggle", (delay,):
                 self.job.straggle(delay)
             case "bury", (name, what):
@@ -250,12 +305,46 @@ class Run:
             case "fence", (away, closes):
                 hosts = (WRITER, SECOND_HOST, EXECUTOR)
                 self.operator.fence(lambda: self.faults.take_rights(hosts, away), self.job.again, closes=closes)
+            case "retention", ():
+                retain(self.sim)
+            case "lower_settled", ():
+                self.operator.lower_settled()
             case "call_off", ():
                 self.operator.cancel()
             case "command", (kind, way):
                 self.operator.command(action.number, kind, way)
             case what, arguments:
                 self.faults.act(action.number, what, arguments)
+
+    def _ask_of_zones(self, number: int, kind: str) -> None:
+        """Somebody asks for something that is about zones, as they are now."""
+        draw = DRAWN[kind]
+        command = draw(self.sim.log.state, Chance(self.world.seed, f"zones/{number}/{self.world.now}"))
+        if command is not None:
+            self.operator.images([command])
+
+    def _act_on_tablets(self, action: Action) -> None:
+        """A table in tablets, without or with a CDC log; writes to it; a decision to cut it otherwise; the balancer is
+        held up, and goes on; a keyspace is to have more or fewer replicas. Or something about zones.
+        """
+        match action.what, action.arguments:
+            case "zone", (kind,):
+                self._ask_of_zones(action.number, kind)
+            case ("tablets" | "logged_tablets") as what, (factor, count):
+                chance = Chance(self.world.seed, f"tablets/{action.number}")
+                log = CdcOptions(enabled=what == "logged_tablets")
+                self.operator.images(table_in_tablets(chance, factor, count, log))
+            case "tablet_burst", (count,):
+                if self.producer.host.up:
+                    self.producer.tablet_burst(action.number, count)
+            case "cut", (decision, sequence):
+                self.operator.images([DecideResize(f"{IN_TABLETS}.t", decision, sequence)])
+            case "hold", (of,):
+                self.operator.images([PauseChanges((BALANCING, SPLITS), of, "upgrade")])
+            case "let_go", (of,):
+                self.operator.images([ResumeChanges((BALANCING, SPLITS), of)])
+            case "factor", (keyspace, factor):
+                self.operator.images([AlterKeyspace(keyspace, Replication("tablets", factor))])
 
     def _read(self, action: Action) -> None:
         """Read every key of the load's table from one node."""
@@ -287,23 +376,93 @@ class Run:
         return summed.hexdigest()
 
 
+def _loads(run: Run) -> list[Heard]:
+    return heard(run.sim.broker.partition(LOAD).records)
+
+
+def _to_balance(run: Run) -> str:
+    """What the balancer would ask for, as reports and state are."""
+    state = run.sim.log.state
+    reports = take(Reports(), _loads(run), state)
+    return ", ".join(type(command).__name__ for command in advise(state, measured(reports)).commands)
+
+
+def _to_rebalance(run: Run) -> list[str]:
+    """What zones still wait for, and what the rebalancer would ask for, as words and state are."""
+    state = run.sim.log.state
+    if not run.sim.shared["rebalances"] or not state.zones:
+        return []
+    acks = AckBook()
+    for one in acks_heard(run.sim.broker.partition(ACKS).records):
+        acks.take(*one)
+    due = timers_due(followed(Timers(), state), state, EPOCH_START + run.world.now + REST_US)
+    wanted = propose(RebalancerView(state, words_of(state, acks.newest(state)), due))
+    asked = [f"the rebalancer would still ask for {type(one.command).__name__}" for one in wanted]
+    return asked + unended_zones(state, run.by_id)
+
+
+def what_is_not_done(run: Run) -> list[str]:
+    """Sentences, one for each thing that is still to come; empty if the cluster is at rest."""
+    sim = run.sim
+    state = sim.log.state
+    undone = []
+    if state.epoch == 0:
+        undone.append("nobody founded the cluster")
+    for replica in sim.replicas:
+        if replica.lives() and replica.state.epoch != state.epoch:
+            undone.append(f"{replica.name} is at epoch {replica.state.epoch}, the log at {state.epoch}")
+    for operation in in_flight(state):
+        if stopped_by(operation):
+            continue  # it may wait for ever: nobody has decided
+        reasons = (helpless(operation, run.by_id), waits_for_lost(state, operation, run.by_id))
+        if not any(reasons) and not waits_for_tablets(state, operation, run.by_id):
+            undone.append(f"{operation.id} is in {operation.stage}")
+    undone += unended_tablets(state, run.by_id)
+    if sim.shared["balances"] and (wanted := _to_balance(run)):
+        undone.append(f"the balancer would still ask for {wanted}")
+    undone += _to_rebalance(run)
+    if run.operator.unfinished:
+        undone.append(f"{run.operator.unfinished} questions of the operator have no answer")
+    undone += run.job.unfinished() + run.job.open_generations() + run.consumer.unfinished()
+    if run.producer.unfinished:
+        undone.append(f"{run.producer.unfinished} bursts are not written")
+    last = next((record for record in reversed(sim.broker.partition(CHANGES).records) if record.key == "epochs"), None)
+    published = last and cached_change(last.value)
+    if not isinstance(published, EpochChange) or published.epoch != state.epoch:
+        undone.append(f"{published and published} is published last, the log is at epoch {state.epoch}")
+    confirmed = sim.cache.confirmed()
+    cached = confirmed[0].epoch if confirmed else 0
+    if cached != state.epoch:
+        undone.append(f"the cache has epoch {cached}, the log {state.epoch}")
+    for node in run.nodes.values():
+        if node.lives and node.holder.state.epoch != state.epoch:
+            undone.append(f"{node.name} serves epoch {node.holder.state.epoch}, the log is at {state.epoch}")
+        if node.lives and node.registers.acknowledgeable() != state.epoch:
+            undone.append(f"{node.name} has writes below {state.epoch} in hand, or does not serve it yet")
+    return undone
+
+
 def run_script(
-    script: Script, tracing: bool = False, entries_min: int = ENTRIES_MIN, recording: bool = False
-) -> Report:
+    script: Script,
+    tracing: bool = False,
+    entries_min: int = ENTRIES_MIN,
+    recording: bool = False,
+    filming: bool = False,
+) -> RunReport:
     """Play a script to its end; never raises."""
     began = time.process_time()
     run = Run(script, tracing)
     rule, detail = "", ""
     try:
         run.play(entries_min)
-    except Violation as violation:
+    except BrokenPromise as violation:
         rule, detail = violation.rule, violation.detail
     except Exception as error:
         rule = "raised"
         where = traceback.extract_tb(error.__traceback__)[-1]
         detail = f"{type(error).__name__}: {error} ({where.name}, line {where.lineno})"
     story: tuple[str, ...] = tuple(run.world.story)
-    report = Report(
+    report = RunReport(
         seed=script.seed,
         rule=rule,
         detail=detail,
@@ -315,6 +474,7 @@ def run_script(
         did=run.sim.did,
         story=story,
         history=tuple(run.sim.recording.lines()) if recording else (),
+        film=film_of(run.sim.log.states, _loads(run)) if filming else None,
     )
     run.close()
     return report

@@ -2,7 +2,7 @@
 
 Faults at random times meet a narrow window once in thousands of runs. A scenario opens the window and sets something
 into it: in a run that has one it is likely, and the other runs are as they were (swarm testing, after Groce and others;
-FoundationDB's "buggify"). A scenario is a list of actions like all others, so that it shrinks, replays and is told.
+FoundationDB's "buggify"). A scenario is a list of actions like all others, so that it shrinks, replays and is shown.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from ringlog.kernel.values import Micros
 from ringlog.sim.chance import Chance
-from ringlog.sim.checks.moments import DAWDLE, HERE
+from ringlog.sim.moments import DAWDLE, HERE
 from ringlog.sim.world import MS, SECOND
 
 SHARE = 0.2
@@ -22,7 +22,7 @@ Drawn = tuple[Micros, str, tuple[Any, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class ScenarioSetting:
     """``start``: when the node ``joins`` starts that will join; ``nodes``: those that are there before."""
 
     start: Micros
@@ -41,7 +41,7 @@ class Scenario:
     and replication factors among which it matters; empty: any; ``bursts``: writes come at other times as well.
     """
 
-    draw: Callable[[Chance, Setting], list[Drawn]]
+    draw: Callable[[Chance, ScenarioSetting], list[Drawn]]
     weight: int
     joins: bool = False
     lasts: Micros = 4 * SECOND
@@ -56,7 +56,7 @@ def choose(chance: Chance) -> Scenario | None:
 
 
 def when(moment: str, what: str, *arguments: Any, nth: int = 1, delay: int = 0) -> Drawn:
-    """``what`` happens so many milliseconds after the n-th time of a moment."""
+    """``what`` happens this many milliseconds after the n-th time of a moment."""
     return 0, "when", (moment, nth, delay, what, *arguments)
 
 
@@ -68,7 +68,43 @@ def ask(at: Micros, *kinds: str, way: str = "validator") -> list[Drawn]:
 # ------------------------------------------------------------------------------------------- agents
 
 
-def _answered_twice(chance: Chance, _: Setting) -> list[Drawn]:
+@dataclass(frozen=True, slots=True)
+class Befalling:
+    """What befalls an agent of ``role``, at the ``nth`` time of its ``moment`` or at ``at``; or ``node``, which it
+    hears. ``long``: milliseconds.
+    """
+
+    role: str
+    moment: str
+    node: str
+    at: Micros
+    long: int
+    nth: int
+
+    def drawn(self, what: str) -> list[Drawn]:
+        """As the profile of each agent that acts on the word of nodes has it."""
+        match what:
+            case "hand over":
+                return [(self.at, "hand_over", (self.role,))]
+            case "stall":
+                return [when(self.moment, "stall", HERE, self.role, 2_500 + self.long, nth=self.nth)]
+            case "crash":
+                return [when(self.moment, "crash", HERE, self.long, nth=self.nth)]
+            case "slow":
+                # What one instance has asked for arrives when another one acts.
+                slow = when(self.moment, "slow", HERE, self.long, 2 * self.long, nth=self.nth)
+                return [slow, when(self.moment, "hand_over", self.role, nth=self.nth, delay=200)]
+            case "silent":
+                return [(self.at, "cut", (self.node, "broker", "there", self.long))]
+            case "late":
+                return [(self.at, "late", (self.node, 50, self.long))]
+            case "lost":
+                return [(self.at, "lost", (self.node,)), (self.at + SECOND, "bury", (self.node, "Remove"))]
+            case _:
+                raise AssertionError(f"nothing is called {what}")
+
+
+def _answered_twice(chance: Chance, _: ScenarioSetting) -> list[Drawn]:
     """What was refused would be granted by now, and is asked for again of another validator."""
     at = chance.between(0, 800) * MS
     drawn = ask(at, "DropKeyspace", "DropKeyspace", "DropKeyspace", "DropKeyspace")
@@ -78,7 +114,7 @@ def _answered_twice(chance: Chance, _: Setting) -> list[Drawn]:
     return drawn
 
 
-def _usurped(chance: Chance, _: Setting) -> list[Drawn]:
+def _usurped(chance: Chance, _: ScenarioSetting) -> list[Drawn]:
     """An agent stands still in the middle of something, another takes its role over, and the first one goes on."""
     moment, role = chance.weighted(
         [
@@ -101,13 +137,13 @@ def _usurped(chance: Chance, _: Setting) -> list[Drawn]:
     return drawn
 
 
-def _strangers(chance: Chance, _: Setting) -> list[Drawn]:
+def _strangers(chance: Chance, _: ScenarioSetting) -> list[Drawn]:
     """Others write entries of all kinds of defects to the log, and old ones again."""
     times = [chance.between(300, 5_000) * MS for _ in range(6)]
     return [(at, chance.pick(["garbage", "garbage", "copies"]), (3,)) for at in times]
 
 
-def _hit(chance: Chance, _: Setting) -> list[Drawn]:
+def _hit(chance: Chance, _: ScenarioSetting) -> list[Drawn]:
     """A machine goes down in the middle of something."""
     moments = ["decided", "publishing", "caching", "proposing", "announcing", "acknowledging", "part", "lowering"]
     drawn = [
@@ -120,7 +156,7 @@ def _hit(chance: Chance, _: Setting) -> list[Drawn]:
 # ---------------------------------------------------------------------------------------- generations
 
 
-def _lowered_under_load(chance: Chance, setting: Setting) -> list[Drawn]:
+def _lowered_under_load(chance: Chance, setting: ScenarioSetting) -> list[Drawn]:
     """Writes come in while a lowering of the horizon is on its way."""
     drawn: list[Drawn] = [(setting.start + after * MS, "burst", (2,)) for after in (0, 150, 300, 450)]
     drawn += [when("lowering", "pause", name, chance.between(100, 800), delay=1) for name in setting.agents]
@@ -128,13 +164,13 @@ def _lowered_under_load(chance: Chance, setting: Setting) -> list[Drawn]:
     return drawn
 
 
-def _late_job(chance: Chance, setting: Setting) -> list[Drawn]:
+def _late_job(chance: Chance, setting: ScenarioSetting) -> list[Drawn]:
     """The job is not there yet while writes come in and generations follow each other."""
     drawn: list[Drawn] = [(0, "crash", (setting.writer, chance.between(800, 5_000)))]
     return drawn + [(after * MS, "burst", (2,)) for after in (50, 600)]
 
 
-def _slow_rows(chance: Chance, _: Setting) -> list[Drawn]:
+def _slow_rows(chance: Chance, _: ScenarioSetting) -> list[Drawn]:
     """A task of the job takes its time while the next generation begins: rows of the one before are still to come."""
     drawn: list[Drawn] = [
         (0, "when", ("CommitCdcGeneration", 1, 0, "when", "part", 1, 0, DAWDLE, chance.between(6_500, 9_000))),
@@ -145,7 +181,7 @@ def _slow_rows(chance: Chance, _: Setting) -> list[Drawn]:
     return drawn
 
 
-def _one_after_another(_: Chance, setting: Setting) -> list[Drawn]:
+def _one_after_another(_: Chance, setting: ScenarioSetting) -> list[Drawn]:
     """A second generation is prepared before the first one has begun, and somebody commits it where it likes."""
     drawn: list[Drawn] = [
         when("CommitCdcGeneration", "crash", setting.writer, 6_000),
@@ -159,7 +195,7 @@ def _one_after_another(_: Chance, setting: Setting) -> list[Drawn]:
     return drawn
 
 
-def _widened(chance: Chance, _: Setting) -> list[Drawn]:
+def _widened(chance: Chance, _: ScenarioSetting) -> list[Drawn]:
     """The job closes a generation, then the window is widened far over it, and writes come that lie in there.
 
     A cluster that was founded with two nodes begins with a generation that ended an hour ago and is still open.
@@ -172,7 +208,7 @@ def _widened(chance: Chance, _: Setting) -> list[Drawn]:
 # ------------------------------------------------------------------------------------------- movements
 
 
-def _written_at_the_edge(chance: Chance, setting: Setting) -> list[Drawn]:
+def _written_at_the_edge(chance: Chance, setting: ScenarioSetting) -> list[Drawn]:
     """Writes just before a node becomes a replica, and its source is behind with its reading."""
     drawn: list[Drawn] = [(0, "slow_reader", (name, chance.between(200, 2_500))) for name in setting.nodes]
     for moment in ("CommitCdcGeneration", "stage publish_cdc_generation", "PublishCdcGeneration"):
@@ -180,7 +216,7 @@ def _written_at_the_edge(chance: Chance, setting: Setting) -> list[Drawn]:
     return drawn
 
 
-def _called_off_with_rows_in_hand(chance: Chance, _: Setting) -> list[Drawn]:
+def _called_off_with_rows_in_hand(chance: Chance, _: ScenarioSetting) -> list[Drawn]:
     """A movement is cancelled while its rows are on their way, or have just come."""
     drawn: list[Drawn] = [(after * MS, "burst", (4,)) for after in (0, 300)]
     early = chance.happens(0.2)
@@ -189,7 +225,7 @@ def _called_off_with_rows_in_hand(chance: Chance, _: Setting) -> list[Drawn]:
     return drawn
 
 
-def _registers_at_the_edge(chance: Chance, setting: Setting) -> list[Drawn]:
+def _registers_at_the_edge(chance: Chance, setting: ScenarioSetting) -> list[Drawn]:
     """Registers are written just before a node becomes their replica, and it takes the source a while to have them.
 
     Few writes, for a later one that gets everywhere makes up for an earlier one that is lost.

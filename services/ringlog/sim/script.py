@@ -13,22 +13,41 @@ from typing import Any
 
 from ringlog.kernel.values import Micros
 from ringlog.protocol.roles import ROLES
+from ringlog.sim.balancing import LASTS as BALANCES
+from ringlog.sim.balancing import balancing
 from ringlog.sim.chance import Chance
 from ringlog.sim.families import FAMILIES
 from ringlog.sim.imaging import LASTS, imaging
+from ringlog.sim.keeping import LASTS as KEEPING_LASTS
+from ringlog.sim.keeping import PROFILE as KEEPING
+from ringlog.sim.keeping import keeping
 from ringlog.sim.losing import LASTS as LOSES
 from ringlog.sim.losing import losing
+from ringlog.sim.moving_tablets import LASTS as MOVES
+from ringlog.sim.moving_tablets import PROFILE as MOVING
+from ringlog.sim.moving_tablets import moving_tablets, with_log
 from ringlog.sim.rarities import rarity
-from ringlog.sim.scenarios import Scenario, Setting, choose
-from ringlog.sim.shape import Shape
+from ringlog.sim.rebalancing import LASTS as REBALANCES
+from ringlog.sim.rebalancing import PROFILE as ZONES
+from ringlog.sim.rebalancing import rebalancing
+from ringlog.sim.respelling import LASTS as RESPELLING_LASTS
+from ringlog.sim.respelling import PROFILE as RESPELLING
+from ringlog.sim.respelling import SHARE as RESPELLS
+from ringlog.sim.respelling import respelling
+from ringlog.sim.scenarios import Scenario, ScenarioSetting, choose
+from ringlog.sim.shape import ClusterShape
 from ringlog.sim.switches import switches
+from ringlog.sim.truncating import LASTS as TRUNCATION_LASTS
+from ringlog.sim.truncating import PROFILE as TRUNCATION
+from ringlog.sim.truncating import SHARE as TRUNCATES
+from ringlog.sim.truncating import truncating
 from ringlog.sim.world import MS, SECOND
 
 AGENT_HOSTS = ("agents-1", "agents-2")
 OPERATOR, PRODUCER, WRITER, CONSUMER = "operator", "producer", "spark", "consumer"
 OUTSIDER = "outsider"
 APPLICATIONS = ("app-1", "app-2")
-BUSY_ROLES = tuple(name for name, row in ROLES.items() if not row.is_idle)
+BUSY_ROLES = tuple(name for name, row in ROLES.items() if not row.is_optional)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +66,7 @@ class Script:
 
     seed: int
     profile: str
-    shape: Shape
+    shape: ClusterShape
     calm: Micros
     actions: tuple[Action, ...]
 
@@ -73,6 +92,11 @@ class Profile:
 PROFILES: Mapping[str, Profile] = {
     profile.name: profile
     for profile in (
+        Profile(MOVING, 2 * SECOND, 1_000, (0, 1), (0, 3), (1, 1), (1, 3), 1, (2, 3), (0, 0), 2, 3),
+        Profile(TRUNCATION, 2 * SECOND, 1_000, (1, 4), (0, 2), (1, 1), (1, 2), 1, (1, 3), (0, 1), 2, 0),
+        Profile(RESPELLING, 2 * SECOND, 1_000, (0, 1), (0, 2), (1, 1), (1, 2), 1, (1, 2), (0, 1), 2, 0),
+        Profile(ZONES, 2 * SECOND, 1_000, (0, 1), (0, 3), (1, 1), (1, 2), 1, (2, 3), (1, 2), 2, 0),
+        Profile(KEEPING, 2 * SECOND, 1_000, (0, 1), (0, 2), (1, 2), (1, 3), 1, (1, 3), (1, 1), 2, 0),
         Profile("small", 2 * SECOND, 1_000, (1, 4), (1, 4), (1, 1), (1, 3), 1, (0, 3), (0, 1), 2, 3),
         Profile("medium", 20 * SECOND, 4_000, (8, 20), (3, 10), (2, 5), (4, 12), 6, (0, 4), (1, 3), 3, 20),
         Profile("large", 60 * SECOND, 4_000, (20, 60), (8, 30), (5, 15), (5, 20), 20, (1, 6), (2, 5), 4, 60),
@@ -84,26 +108,33 @@ FIRST_SWITCH, FIRST_OF_SCENARIO = 1_000, 2_000
 """Number of the first action of a switch under load, and of a scenario, beyond those of all others."""
 
 STAY_OUT = 0.55
-"""In so many of the runs without a scenario as few nodes join as the profile allows: those with one have more."""
+"""The share of runs without a scenario in which as few nodes join as the profile allows: those with one have more."""
 
 
-FIRST_REPLACEMENT, FIRST_OF_IMAGES, FIRST_OF_LOSS = 3_000, 4_000, 5_000
-"""Number of the first action about a newcomer that replaces another node, about tables that keep images, and about a
-checkpoint that is lost."""
+FIRST_REPLACEMENT, FIRST_OF_IMAGES, FIRST_OF_LOSS, FIRST_OF_TABLETS = 3_000, 4_000, 5_000, 6_000
+FIRST_OF_BALANCING, FIRST_OF_TRUNCATION, FIRST_OF_COLUMNS, FIRST_OF_ZONES = 7_000, 8_000, 9_000, 10_000
+FIRST_OF_KEEPING = 11_000
+"""Number of the first action about a newcomer that replaces another node, about tables that keep images, about a
+checkpoint that is lost, about a table in tablets, about the balancer, about snapshots, about columns, about
+zones, and about rows on disk."""
 
 
 def draw_script(seed: int, profile: Profile) -> Script:
     """The script of a seed."""
     chance, special = Chance(seed, f"script/{profile.name}"), Chance(seed, f"scenario/{profile.name}")
     chosen = choose(special) or rarity(Chance(seed, f"rarity/{profile.name}"))
+    if profile.name in (MOVING, TRUNCATION, RESPELLING, ZONES, KEEPING):
+        chosen = None
     founded, joining, factor = _cluster(chance, profile, chosen, special)
+    balanced = balancing(Chance(seed, "balancing"), founded) if profile.name == MOVING else []
+    joining = max(joining, len(balanced[:1]))
     history = chance.pick([10_000, 10_000, 100])
     # Few shapes for short runs, since each costs as much as a run to prepare.
-    shape = Shape(
+    shape = ClusterShape(
         founded=founded,
         joining=joining,
         factor=factor,
-        tokens=chance.between(1, profile.tokens) if profile.tokens > 2 else 1 + founded % 2,
+        tokens=chance.between(1, profile.tokens) if profile.tokens > 2 else _few_tokens(seed, founded, bool(balanced)),
         history=history,
         old=founded > 0 and history == 100 and chance.happens(0.7),
     )
@@ -134,14 +165,15 @@ def draw_script(seed: int, profile: Profile) -> Script:
         actions += _registers(Chance(seed, f"registers/{profile.name}"), len(drawn), moments, profile)
     calm = profile.length + profile.fault * MS
     if chosen is None:
-        besides, lasts = _besides(seed, profile, founded)
+        besides, lasts = _besides(seed, profile, founded, hosts[2 * len(AGENT_HOSTS) :])
         actions += besides
-        calm = max(calm, lasts)
+        actions += [Action(FIRST_OF_BALANCING + n, *befalls) for n, befalls in enumerate(balanced)]
+        calm = max(calm, lasts, BALANCES if balanced else 0)
     if chosen is not None:
         number = special.pick(sorted(moments)) if moments else -1
         start, name = (moments[number], drawn[number][1][0]) if moments else (0, "")
         nodes = tuple(f"n{number + 1}" for number in range(founded))
-        befalls = chosen.draw(special, Setting(start, name, nodes, WRITER, AGENT_HOSTS, APPLICATIONS))
+        befalls = chosen.draw(special, ScenarioSetting(start, name, nodes, WRITER, AGENT_HOSTS, APPLICATIONS))
         actions += [
             Action(FIRST_OF_SCENARIO + n, at, what, arguments) for n, (at, what, arguments) in enumerate(befalls)
         ]
@@ -149,13 +181,44 @@ def draw_script(seed: int, profile: Profile) -> Script:
     return Script(seed, profile.name, shape, calm, tuple(sorted(actions, key=lambda a: a.at)))
 
 
-def _besides(seed: int, profile: Profile, founded: int) -> tuple[list[Action], Micros]:
-    """What a run without a scenario may have, tables with images or a checkpoint that is lost; and when it is over."""
-    imaged = imaging(Chance(seed, f"images/{profile.name}"), founded, WRITER)
-    lost = [] if imaged else losing(Chance(seed, f"checkpoint/{profile.name}"), founded, WRITER)
-    first, lasts = (FIRST_OF_IMAGES, LASTS) if imaged else (FIRST_OF_LOSS, LOSES)
-    actions = [Action(first + n, at, what, arguments) for n, (at, what, arguments) in enumerate(imaged or lost)]
-    return actions, lasts + profile.fault * MS if actions else 0
+def _few_tokens(seed: int, founded: int, balanced: bool) -> int:
+    """The tokens of each node of a short run; an odd number lies in one datacenter."""
+    return 1 if balanced and Chance(seed, "balancing/shape").happens(0.5) else 1 + founded % 2
+
+
+def _besides(seed: int, profile: Profile, founded: int, readers: list[str]) -> tuple[list[Action], Micros]:
+    """What a run without a scenario may have: a table whose columns change, tables with images, a checkpoint that is
+    lost, or a table in tablets; and snapshots with truncations; and when it is over. Each run of the profile of one of
+    these has that.
+    """
+    share = 1.0 if profile.name == TRUNCATION else TRUNCATES
+    cut = truncating(Chance(seed, "truncating"), AGENT_HOSTS, readers, share)
+    truncations = [Action(FIRST_OF_TRUNCATION + n, *one) for n, one in enumerate(cut)]
+    ends = TRUNCATION_LASTS if cut else 0
+    if profile.name == TRUNCATION:
+        return truncations, ends
+    if profile.name == ZONES:
+        moves = rebalancing(Chance(seed, "zones"), [name for name in readers if name.startswith("n")], AGENT_HOSTS)
+        return [Action(FIRST_OF_ZONES + n, *one) for n, one in enumerate(moves)], REBALANCES
+    if profile.name == KEEPING:
+        kept = keeping(Chance(seed, "rows"), [name for name in readers if name.startswith("n")])
+        return [Action(FIRST_OF_KEEPING + n, *one) for n, one in enumerate(kept)], KEEPING_LASTS
+    respelled = respelling(Chance(seed, "columns"), founded, 1.0 if profile.name == RESPELLING else RESPELLS)
+    if respelled:
+        columns = [Action(FIRST_OF_COLUMNS + n, *one) for n, one in enumerate(respelled)]
+        return columns + truncations, max(RESPELLING_LASTS + profile.fault * MS, ends)
+    moving, in_tablets = profile.name == MOVING, Chance(seed, f"tablets/{profile.name}")
+    always = moving_tablets(in_tablets, founded, APPLICATIONS, 1.0) if moving else []
+    for first, lasts, drawn in (
+        (FIRST_OF_TABLETS, MOVES, with_log(Chance(seed, "tablets/log"), always)),
+        (FIRST_OF_IMAGES, LASTS, imaging(Chance(seed, f"images/{profile.name}"), founded, WRITER)),
+        (FIRST_OF_LOSS, LOSES, losing(Chance(seed, f"checkpoint/{profile.name}"), founded, WRITER)),
+        (FIRST_OF_TABLETS, MOVES, moving_tablets(in_tablets, founded, APPLICATIONS)),
+    ):
+        if drawn:
+            actions = [Action(first + n, at, what, arguments) for n, (at, what, arguments) in enumerate(drawn)]
+            return actions + truncations, max(lasts + profile.fault * MS, ends)
+    return truncations, ends
 
 
 def _replaced(chance: Chance, founded: int, joining: int) -> dict[str, str]:
@@ -310,7 +373,7 @@ def from_json(value: Mapping[str, Any]) -> Script:
         Action(action["number"], action["at"], action["what"], tuple(action["arguments"]))
         for action in value["actions"]
     )
-    return Script(value["seed"], value["profile"], Shape(**value["shape"]), value["calm"], actions)
+    return Script(value["seed"], value["profile"], ClusterShape(**value["shape"]), value["calm"], actions)
 
 
 def told(action: Action) -> str:

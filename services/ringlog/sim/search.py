@@ -13,13 +13,13 @@ from pathlib import Path
 
 from ringlog.kernel.values import Micros
 from ringlog.sim.constructors import hasten
-from ringlog.sim.run import Report, run_script
+from ringlog.sim.run import RunReport, run_script
 from ringlog.sim.script import PROFILES, draw_script
 
 CHUNK = 8
 
 
-def run_seed(seed: int, profile: str = "small", tracing: bool = False, histories: Path | None = None) -> Report:
+def run_seed(seed: int, profile: str = "small", tracing: bool = False, histories: Path | None = None) -> RunReport:
     """The run of a seed. ``histories``: a folder for its history, as ``<profile>-<seed>.jsonl``. Raises OSError."""
     report = run_script(draw_script(seed, PROFILES[profile]), tracing, recording=histories is not None)
     if not gc.isenabled():
@@ -31,7 +31,7 @@ def run_seed(seed: int, profile: str = "small", tracing: bool = False, histories
 
 
 @dataclass(slots=True)
-class Found:
+class SearchResult:
     """What a search has seen so far. ``cpu_s``: processor seconds of all runs."""
 
     runs: int = 0
@@ -40,9 +40,9 @@ class Found:
     virtual: Micros = 0
     cpu_s: float = 0.0
     did: Counter[tuple[str, ...]] = field(default_factory=Counter)
-    failures: list[Report] = field(default_factory=list)
+    failures: list[RunReport] = field(default_factory=list)
 
-    def add(self, report: Report) -> None:
+    def add(self, report: RunReport) -> None:
         """One more run."""
         self.runs += 1
         self.events += report.events
@@ -83,12 +83,12 @@ def prepare_worker() -> None:
     prepare()
 
 
-def _chunk(work: Chunk) -> list[Report]:
+def _chunk(work: Chunk) -> list[RunReport]:
     seeds, profile, histories = work
     return [run_seed(seed, profile, histories=histories) for seed in seeds]
 
 
-def reports(seeds: Iterable[int], profile: str, jobs: int, histories: Path | None = None) -> Iterator[Report]:
+def reports(seeds: Iterable[int], profile: str, jobs: int, histories: Path | None = None) -> Iterator[RunReport]:
     """The runs of all seeds, in no particular order if there are several jobs. Stopping early is fine."""
     if jobs == 1:
         collected = gc.isenabled()

@@ -11,7 +11,7 @@ COLUMNS = (Column("k", "text"), Column("c", "int"), Column("v", "text"))
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class ClusterShape:
     """``founded``: nodes that own the ring when the run begins (0: there is no cluster yet); ``joining``: nodes that
     start in the run and join; ``old``: entries that have left the history.
     """
@@ -27,3 +27,8 @@ class Shape:
     def datacenters(self) -> int:
         """Over how many datacenters the nodes are spread: two where they have an even number of tokens."""
         return 2 - self.tokens % 2
+
+
+def tablet_bytes(number: int) -> int:
+    """What a node says that a tablet of this number holds, of whatever table and wherever it is."""
+    return (4 + number % 3) << 30

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from ringlog.sim.run import Report, run_script
+from ringlog.sim.run import RunReport, run_script
 from ringlog.sim.script import Action, Script
 
 RUNS_MAX = 400
 
 
 class _Shrinker:
-    def __init__(self, rule: str, play: Callable[[Script], Report], runs_max: int) -> None:
+    def __init__(self, rule: str, play: Callable[[Script], RunReport], runs_max: int) -> None:
         self.rule = rule
         self.play = play
         self.left = runs_max
@@ -79,7 +79,7 @@ def _sound(script: Script) -> bool:
 
 
 def shrink(
-    script: Script, rule: str, play: Callable[[Script], Report] = run_script, runs_max: int = RUNS_MAX
+    script: Script, rule: str, play: Callable[[Script], RunReport] = run_script, runs_max: int = RUNS_MAX
 ) -> Script:
     """The smallest script found that still breaks ``rule``."""
     shrinker = _Shrinker(rule, play, runs_max)

@@ -10,37 +10,55 @@ they cost a tenth of it.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from ringlog.cache.memory import MemoryCache
 from ringlog.kernel.fold import fold
-from ringlog.kernel.outcome import Entry, Folded, Outcome, Unreadable
+from ringlog.kernel.outcome import Entry, Folded, Outcome, UnreadableEntry
 from ringlog.kernel.state import EMPTY_STATE, ClusterState
+from ringlog.kernel.values import Epoch
+from ringlog.log.beginning import Beginning, SnapshotTopic
+from ringlog.log.folding import BEGINNING, Start
+from ringlog.sim.at_once import IDENTITY, Deaths, TopicAtOnce
 from ringlog.sim.broker import (
     ACKS,
     CDC,
     CHANGES,
     DEAD,
+    LOAD,
     METADATA,
     MUTATIONS,
     REQUESTS,
     RESULTS,
-    Broker,
+    SNAPSHOTS,
     Partition,
+    SimBroker,
 )
-from ringlog.sim.checks.base import Check
-from ringlog.sim.checks.moments import Moments
+from ringlog.sim.hearer import FoldingReplica, Hearer
+from ringlog.sim.moments import Moments
 from ringlog.sim.prefix import Prefix, change_values
 from ringlog.sim.recording import Recording
-from ringlog.sim.replica import SimReplica
-from ringlog.sim.world import Violation, World
+from ringlog.sim.world import BrokenPromise, SimWorld
 from ringlog.wire.entries import decode_entry
 
 MUTATION_PARTITIONS = 2
 CDC_PARTITIONS = 3
+PARTITIONS = {
+    METADATA: 1,
+    REQUESTS: 1,
+    RESULTS: 1,
+    ACKS: 1,
+    LOAD: 1,
+    CHANGES: 1,
+    MUTATIONS: MUTATION_PARTITIONS,
+    CDC: CDC_PARTITIONS,
+    DEAD: 1,
+    SNAPSHOTS: 1,
+}
 LONE_EVERY = 16
-"""In one of so many runs, by the seed, some replicas fold alone."""
+"""In one of N runs, by the seed, some replicas fold alone."""
 
 
 @dataclass(slots=True)
@@ -57,28 +75,34 @@ class TrueLog:
         return self.states[-1]
 
 
-class Simulation:
-    """Everything that one run consists of. ``did`` counts what happened, for the coverage table."""
+@dataclass(slots=True)
+class LogEndsState:
+    """What a run has for snapshots, archive and truncation.
 
-    def __init__(self, world: World, cluster_id: str, checks: tuple[type[Check], ...]) -> None:
+    ``looked_after``: agents store and confirm; ``files``: of the archive, None: there is none. ``forgetful``: the next
+    state that is stored is not the one that was folded.
+    """
+
+    deaths: Deaths
+    looked_after: bool = False
+    files: dict[str, bytes] | None = None
+    forgetful: bool = False
+
+
+class Simulation:
+    """Everything that one run consists of. ``did`` counts what happened, for the coverage table; ``checks`` makes those
+    that hear of it.
+    """
+
+    def __init__(self, world: SimWorld, cluster_id: str, checks: Iterable[Callable[[Simulation], Hearer]]) -> None:
         self.world = world
         self.cluster_id = cluster_id
-        self.broker = Broker(
-            world,
-            {
-                METADATA: 1,
-                REQUESTS: 1,
-                RESULTS: 1,
-                ACKS: 1,
-                CHANGES: 1,
-                MUTATIONS: MUTATION_PARTITIONS,
-                CDC: CDC_PARTITIONS,
-                DEAD: 1,
-            },
-        )
+        self.broker = SimBroker(world, PARTITIONS)
         self.broker.replicated = self._replicated
+        self.broker.let_go = self._let_go
+        self.log_ends = LogEndsState(Deaths(world.seed))
         self.log = TrueLog()
-        self.replicas: list[SimReplica] = []
+        self.replicas: list[FoldingReplica] = []
         self.cache = MemoryCache()
         self.cache_up = True
         self.did: Counter[tuple[str, ...]] = Counter()
@@ -87,9 +111,9 @@ class Simulation:
         self.recording = Recording(world)
         self.prefix: Prefix | None = None
         self.preloaded = 0
-        self._items: dict[bytes, Entry | Unreadable] = {}
+        self._items: dict[bytes, Entry | UnreadableEntry] = {}
         self._changes: dict[tuple[int, int], list[tuple[str, object]]] = {}
-        self._folds: dict[tuple[int, bytes], tuple[ClusterState, Entry | Unreadable, Folded]] = {}
+        self._folds: dict[tuple[int, bytes], tuple[ClusterState, Entry | UnreadableEntry, Folded]] = {}
         self.lone = world.seed % LONE_EVERY == 0
         self.checks = [check(self) for check in checks]
         self.on_entry = self._hearing("entry")
@@ -117,10 +141,13 @@ class Simulation:
         self.on_replied = self._hearing("replied")
         self.on_wrote = self._hearing("wrote")
         self.on_found = self._hearing("found")
-        self.moments = Moments(self)
+        self.on_begins = self._hearing("begins")
+        self.on_snapshots = self._hearing("snapshots")
+        self.on_let_go = self._hearing("let_go")
+        self.moments = Moments(world, self.did, self.on_entry)
 
-    def _hearing(self, hook: str) -> list[Check]:
-        return [check for check in self.checks if getattr(type(check), hook) is not getattr(Check, hook)]
+    def _hearing(self, hook: str) -> list[Hearer]:
+        return [check for check in self.checks if getattr(type(check), hook) is not getattr(Hearer, hook)]
 
     def close(self) -> None:
         """The end: nothing knows anything any more."""
@@ -131,11 +158,11 @@ class Simulation:
 
     def broken(self, rule: str, detail: str) -> None:
         """A promise is broken: the run ends here."""
-        raise Violation(rule, detail)
+        raise BrokenPromise(rule, detail)
 
     # ----------------------------------------------------------------------------------------- the log
 
-    def folded(self, state: ClusterState, data: bytes) -> tuple[Entry | Unreadable, Folded]:
+    def folded(self, state: ClusterState, data: bytes) -> tuple[Entry | UnreadableEntry, Folded]:
         """A record, decoded, and what it makes of ``state``; worked out once for all that share."""
         key = (id(state), data)
         known = self._folds.get(key)
@@ -173,6 +200,24 @@ class Simulation:
         for check in self.checks:
             check.begin(self.log.state)
 
+    def begin(self, reader: str, epoch_max: Epoch | None = None) -> Start:
+        """Where a reader begins: with a snapshot, or the log of before the run if there is none."""
+        broker, deaths = self.broker, self.log_ends.deaths
+        found = BEGINNING
+        if broker.partition(SNAPSHOTS).high:
+            beginning = Beginning(lambda: SnapshotTopic(TopicAtOnce(broker, SNAPSHOTS, deaths)), epoch_max, warns=False)
+            found = beginning.start(TopicAtOnce(broker, METADATA, deaths), IDENTITY, lambda _: ())
+            for check in self.on_begins:
+                check.begins(reader, found)
+        if found.position <= self.preloaded:
+            return Start(self.log.states[self.preloaded], self.preloaded)
+        self.did["snapshots", "begun with"] += 1
+        return found
+
+    def _let_go(self, begin: int) -> None:
+        for check in self.on_let_go:
+            check.let_go(begin)
+
     def _replicated(self, partition: Partition) -> None:
         if partition.topic == METADATA:
             self._fold_true_log(partition)
@@ -185,6 +230,9 @@ class Simulation:
         elif partition.topic == CDC:
             for check in self.on_rows:
                 check.rows(partition)
+        elif partition.topic == SNAPSHOTS:
+            for check in self.on_snapshots:
+                check.snapshots()
         elif partition.topic == DEAD:
             for check in self.on_letters:
                 check.letters(partition)
@@ -202,7 +250,7 @@ class Simulation:
                 check.entry(before, folded.state, item, folded.outcome, record.offset)
         log.read = partition.visible
 
-    def _note(self, item: Entry | Unreadable, outcome: Outcome) -> None:
+    def _note(self, item: Entry | UnreadableEntry, outcome: Outcome) -> None:
         kind = item.kind if isinstance(item, Entry) else "unreadable"
         self.did["entry", kind, outcome.kind.value] += 1
         for fault in self.active_faults:

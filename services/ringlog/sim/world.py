@@ -1,10 +1,10 @@
 """The simulated machine room: virtual time, hosts, processes and the network between them.
 
 Everything that happens is an event at a whole microsecond of virtual time; events at the same instant happen in the
-order in which they were scheduled, and whoever is woken by an event goes on right after it. A *process* is a generator:
-it yields how long it sleeps (microseconds), or the signal that it waits for and for how long, and is resumed with True
-(signalled) or False (the time is over; a wait that was signalled before is no event then). Nothing else runs, so a run
-is a function of its seed and its script; ``fingerprint`` sums up every event, to compare replays.
+order in which they were scheduled, and a process that is woken by an event goes on right after it. A *process* is a
+generator: it yields how long it sleeps (microseconds), or the signal that it waits for and for how long, and is
+resumed with True (signalled) or False (the time is over; a wait that was signalled before is no event then). Nothing
+else runs, so a run is a function of its seed and its script; ``fingerprint`` sums up every event, to compare replays.
 
 Hosts crash (their processes end where they stand, what was sent stays on its way), pause (nothing happens on them until
 they are resumed, however long that is: a suspended process does not notice) and have clocks that are wrong. Links lose
@@ -38,7 +38,7 @@ _TIMER = -3
 """In the place of a life: the time of a process's wait is over, unless it has gone on since."""
 
 
-class Violation(Exception):
+class BrokenPromise(Exception):
     """A promise was broken: which one (``rule``), and how."""
 
     def __init__(self, rule: str, detail: str) -> None:
@@ -60,7 +60,7 @@ class PowerCut(Exception):
 
 
 @dataclass(eq=False, slots=True)
-class Host:
+class SimHost:
     """A machine. ``disk`` survives a crash unless it is wiped; ``skew``: its clock minus the true time.
 
     ``tears``: its next write to the disk is its last act: the write is there afterwards, or it is not.
@@ -74,7 +74,7 @@ class Host:
     life: int = 0
     resumes: Micros = 0
     processes: list[Process] = field(default_factory=list)
-    links: dict[Host, Link] = field(default_factory=dict)
+    links: dict[SimHost, Link] = field(default_factory=dict)
 
 
 class Signal:
@@ -86,7 +86,7 @@ class Signal:
         self._waiting: list[tuple[Process, int]] = []
 
     def fire(self) -> None:
-        """Wake whoever waits."""
+        """Wake all that wait."""
         if self._waiting:
             waiting, self._waiting = self._waiting, []
             for process, turn in waiting:
@@ -104,7 +104,7 @@ class _Asked(Signal):
 
     __slots__ = ("_source", "_target", "_world", "answers", "over")
 
-    def __init__(self, world: World, source: Host, target: Host) -> None:
+    def __init__(self, world: SimWorld, source: SimHost, target: SimHost) -> None:
         super().__init__()
         self._world = world
         self._source = source
@@ -127,7 +127,9 @@ class Process:
 
     __slots__ = ("ended", "host", "life", "name", "over", "turn", "work", "world")
 
-    def __init__(self, world: World, host: Host, name: str, work: Work, ended: Callable[[str], None] | None) -> None:
+    def __init__(
+        self, world: SimWorld, host: SimHost, name: str, work: Work, ended: Callable[[str], None] | None
+    ) -> None:
         self.world = world
         self.host = host
         self.life = host.life
@@ -203,7 +205,7 @@ class Link:
     last: Micros = 0
 
 
-class World:
+class SimWorld:
     """Time, hosts and network of one run."""
 
     def __init__(self, seed: int, tracing: bool = False) -> None:
@@ -213,11 +215,11 @@ class World:
         self.fingerprint = 0
         self.tracing = tracing
         self.story: list[str] = []
-        self.hosts: dict[str, Host] = {}
-        self.power_cut: Callable[[Host], None] = self.crash
+        self.hosts: dict[str, SimHost] = {}
+        self.power_cut: Callable[[SimHost], None] = self.crash
         self._links: dict[tuple[str, str], Link] = {}
         self.woken: deque[Process] = deque()
-        self._queue: list[tuple[Micros, int, Host | None, int, Callable[[Any], None], Any]] = []
+        self._queue: list[tuple[Micros, int, SimHost | None, int, Callable[[Any], None], Any]] = []
         self._count = 0
         self._tears = Chance(seed, "tears")
 
@@ -236,7 +238,7 @@ class World:
 
     # ---------------------------------------------------------------------------------------------- time
 
-    def on(self, host: Host | None, delay: Micros, action: Callable[[Any], None], argument: Any = None) -> None:
+    def on(self, host: SimHost | None, delay: Micros, action: Callable[[Any], None], argument: Any = None) -> None:
         """Call ``action(argument)`` after ``delay``, on ``host`` as it lives now (None: nowhere in particular)."""
         self._count += 1
         life = -1 if host is None else host.life
@@ -295,7 +297,7 @@ class World:
         self.now = max(self.now, until)
         return False
 
-    def clock(self, host: Host) -> Micros:
+    def clock(self, host: SimHost) -> Micros:
         """The wall clock of ``host``, in microseconds since 1970."""
         return EPOCH_START + self.now + host.skew
 
@@ -306,20 +308,20 @@ class World:
 
     # --------------------------------------------------------------------------------------------- hosts
 
-    def host(self, name: str) -> Host:
+    def host(self, name: str) -> SimHost:
         """The host of that name, made at first use."""
         if name not in self.hosts:
-            self.hosts[name] = Host(name)
+            self.hosts[name] = SimHost(name)
         return self.hosts[name]
 
-    def spawn(self, host: Host, name: str, work: Work, ended: Callable[[str], None] | None = None) -> Process:
+    def spawn(self, host: SimHost, name: str, work: Work, ended: Callable[[str], None] | None = None) -> Process:
         """Start a process; ``ended`` hears why it ended, unless it was killed."""
         process = Process(self, host, name, work, ended)
         host.processes.append(process)
         self.on(host, 0, lambda _: process.start())
         return process
 
-    def crash(self, host: Host, wipe: bool = False) -> None:
+    def crash(self, host: SimHost, wipe: bool = False) -> None:
         """All processes of the host end where they stand."""
         host.up = False
         host.life += 1
@@ -330,7 +332,7 @@ class World:
         if wipe:
             host.disk.clear()
 
-    def store(self, host: Host, name: str, value: Any) -> None:
+    def store(self, host: SimHost, name: str, value: Any) -> None:
         """Write to the host's disk, whole or not at all; when this returns it is there for good. Raises PowerCut."""
         if host.tears:
             host.tears = False
@@ -339,11 +341,11 @@ class World:
             raise PowerCut
         host.disk[name] = value
 
-    def boot(self, host: Host) -> None:
-        """The host is up again; whoever starts its processes does so next."""
+    def boot(self, host: SimHost) -> None:
+        """The host is up again; the caller starts its processes next."""
         host.up = True
 
-    def pause(self, host: Host, duration: Micros) -> None:
+    def pause(self, host: SimHost, duration: Micros) -> None:
         """Nothing happens on the host for that long."""
         host.resumes = max(host.resumes, self.now + duration)
 
@@ -356,7 +358,7 @@ class World:
             link = self._links[source, target] = Link(Chance(self.seed, f"link/{source}/{target}"))
         return link
 
-    def _linked(self, source: Host, target: Host) -> Link:
+    def _linked(self, source: SimHost, target: SimHost) -> Link:
         link = source.links[target] = self.link(source.name, target.name)
         return link
 
@@ -367,7 +369,7 @@ class World:
         for host in self.hosts.values():
             host.skew = 0
 
-    def send(self, source: Host, target: Host, deliver: Callable[[Any], None], argument: Any = None) -> bool:
+    def send(self, source: SimHost, target: SimHost, deliver: Callable[[Any], None], argument: Any = None) -> bool:
         """Send a message; False if it is lost at once, as far as the world knows (the sender does not).
 
         At its target it is lost if that is down, and kept while it is paused.
@@ -386,7 +388,7 @@ class World:
         return True
 
     def call(
-        self, source: Host, target: Host, ask: Callable[[Callable[[Any], None]], None], timeout: Micros
+        self, source: SimHost, target: SimHost, ask: Callable[[Callable[[Any], None]], None], timeout: Micros
     ) -> Generator[Any, bool, Any]:
         """Ask ``target`` and wait for its answer: ``ask(answer)`` runs there, and calls ``answer`` now or later.
 

@@ -65,7 +65,7 @@ def say(text: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
+class SystemNeed:
     """Something that no wheel brings: its name, and the packages that have it, by package manager.
 
     ``apt`` lists alternatives in the order in which they are tried; ``{python}`` stands for 3.13 and the like.
@@ -78,15 +78,15 @@ class Need:
 
 
 PYTHON_HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
-JAVA = Need(
+JAVA = SystemNeed(
     WANTED,
     ("openjdk-17-jre-headless", "openjdk-21-jre-headless", "default-jre-headless"),
     "java-21-openjdk-headless",
     "openjdk@21",
 )
-REDIS = Need("A Redis server", ("redis-server", "valkey-server"), "valkey", "redis")
-VENV = Need("Python's venv module", ("python{python}-venv", "python3-venv"), "python{python}", "python@{python}")
-COMPILER = Need(
+REDIS = SystemNeed("A Redis server", ("redis-server", "valkey-server"), "valkey", "redis")
+VENV = SystemNeed("Python's venv module", ("python{python}-venv", "python3-venv"), "python{python}", "python@{python}")
+COMPILER = SystemNeed(
     "A C compiler with Python's headers (the package immutables has no wheel for Python {python})",
     ("gcc libc6-dev python{python}-dev", "gcc libc6-dev python3-dev"),
     "gcc python{python}-devel",
@@ -107,7 +107,7 @@ def known_to_apt(packages: str) -> bool:
     return subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, check=False).returncode == 0
 
 
-def how_to_install(need: Need) -> str:
+def how_to_install(need: SystemNeed) -> str:
     """The command for this machine's package manager, or, where we know none, the packages of three that we know."""
     packages = next(filter(known_to_apt, need.apt), need.apt[0])
     apt = " && ".join(shlex.join(("sudo", *command)) for command in apt_commands(packages))
@@ -122,7 +122,7 @@ def how_to_install(need: Need) -> str:
     ).replace("{python}", PYTHON_HERE)
 
 
-def install_from_distribution(need: Need) -> None:
+def install_from_distribution(need: SystemNeed) -> None:
     """As root and with apt, installs the first alternative that there is; otherwise raises with what to do."""
     missing = need.missing.replace("{python}", PYTHON_HERE)
     if os.geteuid() != 0 or shutil.which("apt-get") is None:

@@ -15,10 +15,12 @@ import secrets
 from pathlib import Path
 
 from ringlog.private import private_folder
+from ringlog.stack import class_archives
 from ringlog.stack.artifacts import jars
+from ringlog.stack.class_archives import BROKER
 from ringlog.stack.errors import StackError
 from ringlog.stack.java import WANTED, find_java
-from ringlog.stack.layout import Layout, Settings
+from ringlog.stack.layout import StackLayout, StackSettings
 from ringlog.stack.ports import HOST
 
 HEAP_MIB = 512
@@ -56,7 +58,7 @@ def new_cluster_id() -> str:
             return text
 
 
-def properties(layout: Layout, settings: Settings) -> dict[str, str]:
+def properties(layout: StackLayout, settings: StackSettings) -> dict[str, str]:
     """The broker's settings, by Kafka's names."""
     broker, controller = f"{HOST}:{settings.broker_port}", f"{HOST}:{settings.controller_port}"
     return {
@@ -94,7 +96,7 @@ def properties(layout: Layout, settings: Settings) -> dict[str, str]:
     }
 
 
-def own_properties(layout: Layout) -> dict[str, str]:
+def own_properties(layout: StackLayout) -> dict[str, str]:
     """The user's own settings; empty without the file. Raises StackError ``bad_settings`` for a line that is none."""
     try:
         text = layout.own_properties.read_text(encoding="utf-8")
@@ -110,7 +112,7 @@ def own_properties(layout: Layout) -> dict[str, str]:
     return found
 
 
-def write_files(layout: Layout, settings: Settings) -> None:
+def write_files(layout: StackLayout, settings: StackSettings) -> None:
     """Writes the broker's settings and its logging configuration into the data folder."""
     private_folder(layout.broker, ours=True)
     lines = [f"{key}={value}" for key, value in {**properties(layout, settings), **own_properties(layout)}.items()]
@@ -118,27 +120,36 @@ def write_files(layout: Layout, settings: Settings) -> None:
     (layout.broker / "log4j2.yaml").write_text(_LOG4J, encoding="utf-8")
 
 
-def is_formatted(layout: Layout) -> bool:
+def is_formatted(layout: StackLayout) -> bool:
     """Has the storage been given its cluster id? The file is the last thing that formatting writes."""
     return (layout.broker / "data" / "meta.properties").is_file()
 
 
-def format_command(layout: Layout, settings: Settings) -> list[str]:
+def format_command(layout: StackLayout, settings: StackSettings) -> list[str]:
     """Prepares empty storage for this cluster id; harmless on storage that is half prepared."""
     tool = ["kafka.tools.StorageTool", "format", "--ignore-formatted", "-t", settings.kafka_cluster_id]
-    return [*_java(layout, heap_mib=128), *tool, "-c", str(_properties_file(layout))]
+    return [
+        *_java(layout, heap_mib=128, class_options=class_archives.used(BROKER)),
+        *tool,
+        "-c",
+        str(_properties_file(layout)),
+    ]
 
 
-def run_command(layout: Layout) -> list[str]:
+def run_command(layout: StackLayout) -> list[str]:
     """The broker itself, in the foreground."""
-    return [*_java(layout, heap_mib=HEAP_MIB), "kafka.Kafka", str(_properties_file(layout))]
+    return [
+        *_java(layout, heap_mib=HEAP_MIB, class_options=class_archives.options(BROKER)),
+        "kafka.Kafka",
+        str(_properties_file(layout)),
+    ]
 
 
-def _properties_file(layout: Layout) -> Path:
+def _properties_file(layout: StackLayout) -> Path:
     return layout.broker / "server.properties"
 
 
-def _java(layout: Layout, *, heap_mib: int) -> list[str]:
+def _java(layout: StackLayout, *, heap_mib: int, class_options: tuple[str, ...]) -> list[str]:
     java = find_java()
     if java is None:
         raise StackError("java_missing", f"No {WANTED} in JAVA_HOME or PATH.", "Run: make setup")
@@ -148,6 +159,7 @@ def _java(layout: Layout, *, heap_mib: int) -> list[str]:
         f"-Xmx{heap_mib}m",
         "-XX:+UseSerialGC",
         "-XX:TieredStopAtLevel=1",
+        *class_options,
         "-Djava.awt.headless=true",
         f"-Dlog4j2.configurationFile={layout.broker / 'log4j2.yaml'}",
         "-cp",

@@ -23,8 +23,8 @@ from ringlog.stack import broker, ports, probes, redis_server
 from ringlog.stack.errors import StackError
 from ringlog.stack.layout import (
     CHILDREN,
-    Layout,
-    Settings,
+    StackLayout,
+    StackSettings,
     State,
     default_data_dir,
     read_settings,
@@ -49,7 +49,7 @@ class Stack:
     """The stack of one data folder. Holds nothing itself: any number of these may look at the same folder."""
 
     def __init__(self, data_dir: str | os.PathLike[str] | None = None) -> None:
-        self._layout = Layout(Path(data_dir).absolute() if data_dir is not None else default_data_dir())
+        self._layout = StackLayout(Path(data_dir).absolute() if data_dir is not None else default_data_dir())
 
     def up(self, profile: str | None = None, *, timeout_s: float = UP_S_MAX) -> StackInfo:
         """Makes the stack run and waits until it takes work; harmless when it does already.
@@ -138,7 +138,7 @@ class Stack:
         private_folder(self._layout.root, self._layout.settings.name, self._layout.own_properties.name)
         private_folder(self._layout.logs, ours=True)
 
-    def _ask(self, profile: str | None) -> Settings:
+    def _ask(self, profile: str | None) -> StackSettings:
         """Writes down what is wanted and makes a supervisor look at it."""
         settings = read_settings(self._layout)
         supervised = is_locked(self._layout.supervisor_lock)
@@ -146,7 +146,7 @@ class Stack:
             self._end_leftovers()
         if settings is None:
             ours, controllers = ports.choose(2)
-            settings = Settings(broker.new_cluster_id(), ours, controllers, profile="default", request=0)
+            settings = StackSettings(broker.new_cluster_id(), ours, controllers, profile="default", request=0)
         settings = self._with_usable_ports(settings)
         settings = dataclasses.replace(settings, profile=profile or settings.profile, request=settings.request + 1)
         write_settings(self._layout, settings)
@@ -157,7 +157,7 @@ class Stack:
             self._spawn_supervisor()
         return settings
 
-    def _with_usable_ports(self, settings: Settings) -> Settings:
+    def _with_usable_ports(self, settings: StackSettings) -> StackSettings:
         """Keeps the ports of what runs and the free ones; draws new ones for those that somebody else has taken."""
         state = read_state(self._layout)
         wanted = (settings.broker_port, settings.controller_port)
@@ -196,7 +196,7 @@ class Stack:
             raise StackError("start_failed", state.problem)
         return True
 
-    def _wait_ready(self, settings: Settings, deadline: float) -> bool:
+    def _wait_ready(self, settings: StackSettings, deadline: float) -> bool:
         """True once both take work; False when one of them ended or time is up."""
 
         def give_up() -> bool:
@@ -232,7 +232,7 @@ class Stack:
         )
 
     def _hint(self) -> str:
-        """The end of the log of whoever does not run, else of the broker."""
+        """The end of the log of a process that does not run, else of the broker's."""
         state = read_state(self._layout)
         name = next((name for name in reversed(CHILDREN) if not _runs(state, name)), "broker")
         path = self._layout.log(name)
@@ -268,7 +268,7 @@ class Stack:
 
     # -- status --------------------------------------------------------------------------------------------------------
 
-    def _child_status(self, name: str, settings: Settings, state: State | None) -> ChildStatus:
+    def _child_status(self, name: str, settings: StackSettings, state: State | None) -> ChildStatus:
         child = state.child(name) if state is not None else None
         running = _runs(state, name)
         if name == "redis":
@@ -301,7 +301,7 @@ def record(root: Path) -> None:
     if str(root) not in _recorded():
         private_folder(state_folder(), "stack")
         with locked(state_folder() / "stacks.lock", wait=True):
-            whole = [other for other in _recorded() if Layout(Path(other)).settings.is_file()]
+            whole = [other for other in _recorded() if StackLayout(Path(other)).settings.is_file()]
             write_json(state_folder() / STACKS, [*whole, str(root)])
 
 

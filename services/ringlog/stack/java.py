@@ -44,7 +44,7 @@ def parse_major(text: str) -> int | None:
 
 
 def candidates() -> tuple[str, ...]:
-    """Launchers to try, JAVA_HOME first: whoever sets it means it. Then PATH, then what is installed beside it."""
+    """Launchers to try, JAVA_HOME first: it was set on purpose. Then PATH, then what is installed beside it."""
     home = os.environ.get("JAVA_HOME")
     found = [os.path.join(home, "bin", "java")] if home else []
     on_path = shutil.which("java")

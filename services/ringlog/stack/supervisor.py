@@ -26,7 +26,7 @@ from pathlib import Path
 from ringlog.private import private_process
 from ringlog.stack import broker, redis_server
 from ringlog.stack.errors import StackError
-from ringlog.stack.layout import CHILDREN, Child, Layout, Settings, State, read_settings, write_state
+from ringlog.stack.layout import CHILDREN, Child, StackLayout, StackSettings, State, read_settings, write_state
 from ringlog.stack.processes import locked, spawn_bound, start_tick
 
 STOP_S_MAX = 15.0
@@ -39,7 +39,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal
 class Supervisor:
     """Owns the children of one data folder. Single-threaded; every method runs between two signals."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: StackLayout) -> None:
         self._layout = layout
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._started: dict[str, int] = {}
@@ -48,7 +48,7 @@ class Supervisor:
         self._unwritten = False
 
     def run(self) -> None:
-        """Serves the first request, then waits for signals until it is told to stop."""
+        """Serves the first request, then waits for signals until it is asked to stop."""
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         self._serve()
         while True:
@@ -86,7 +86,7 @@ class Supervisor:
         self._request = settings.request
         self._write_state()
 
-    def _start_broker(self, settings: Settings) -> None:
+    def _start_broker(self, settings: StackSettings) -> None:
         broker.write_files(self._layout, settings)
         if not broker.is_formatted(self._layout):
             tool = self._spawn("broker", broker.format_command(self._layout, settings))
@@ -166,7 +166,7 @@ def _say(text: str) -> None:
 
 def main() -> None:
     """``python -m ringlog.stack.supervisor DATA``: prints the pid of the detached supervisor and returns at once."""
-    layout = Layout(Path(sys.argv[1]))
+    layout = StackLayout(Path(sys.argv[1]))
     private_process()
     detached = os.fork()
     if detached:

@@ -1,6 +1,6 @@
 """Avro schemas made of declarations: ``python -m ringlog.wire.avsc schemas/ringlog_schemas`` writes them.
 
-A command is declared once, in its family file, and so is a change record whose fields have docs there. The first
+A command is declared once, in its family file, and so is a part whose field of the state declares it. The first
 paragraph of the class's docstring is the schema's doc; a field is
 ``Annotated`` with its doc, and with what Avro needs beyond its type: ``Before`` (what older records have), ``Fixed``
 (bytes of one size), a dataclass (the shape of pairs). Text is a string, a number a long, a tuple an array, a dataclass
@@ -18,7 +18,7 @@ from inspect import getdoc
 from pathlib import Path
 from typing import Annotated, Any, Final, Union, get_args, get_origin, get_type_hints
 
-from ringlog.kernel.changes import FeatureChange
+from ringlog.kernel.changes import CHANGES_OF
 from ringlog.kernel.registry import COMMANDS
 from ringlog.kernel.values import Before, Command, Fixed, spoken
 from ringlog_schemas.catalogue import SUFFIX, VERSION
@@ -26,7 +26,7 @@ from ringlog_schemas.catalogue import SUFFIX, VERSION
 _VALUES: Final = "ringlog.commands"
 """The name space of commands, and of the values that stand in them."""
 DECLARED: Final[dict[str, type]] = {f"{_VALUES}.{kind}": model for kind, model in COMMANDS.items()} | {
-    f"ringlog.changes.{model.__name__}": model for model in (FeatureChange,)
+    f"ringlog.changes.{model.__name__}": model for model in CHANGES_OF.values()
 }
 """Full name to class of the records whose schemas are made here."""
 

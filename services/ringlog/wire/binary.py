@@ -21,7 +21,7 @@ _INT_MAX = 2**31 - 1
 _INT_MIN = -(2**31)
 
 
-class Layout:
+class RecordCodec:
     """One schema, ready for use: encodes and decodes bodies of its record, without any header."""
 
     __slots__ = ("_ints", "_is_canonical", "_names", "_parsed", "_types", "full_name", "schema")
@@ -81,7 +81,7 @@ class Layout:
             self.check(body)
         return record
 
-    def resolve(self, body: bytes, writer: Layout) -> dict[str, Any]:
+    def resolve(self, body: bytes, writer: RecordCodec) -> dict[str, Any]:
         """``body``, written and already checked under ``writer``, as this schema has it: defaults filled in, others
         dropped.
         """

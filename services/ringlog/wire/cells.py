@@ -26,7 +26,7 @@ class Key:
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class RegisterCell:
     """What a register holds. ``timestamp``: the writer's; ``deleted``: a tombstone, whose value is empty."""
 
     timestamp: int
@@ -39,17 +39,17 @@ def key_of(keyspace: str, name: bytes) -> Key:
     return Key(keyspace, token_of(name), name)
 
 
-def newest(one: Cell | None, other: Cell) -> Cell:
+def newest(one: RegisterCell | None, other: RegisterCell) -> RegisterCell:
     """The cell that wins."""
     return other if one is None or rank(other) > rank(one) else one
 
 
-def rank(cell: Cell) -> tuple[int, bool, bytes]:
+def rank(cell: RegisterCell) -> tuple[int, bool, bytes]:
     """Of two cells the one of the greater rank wins; only equal cells have equal ranks."""
     return cell.timestamp, cell.deleted, cell.value
 
 
-def digest_of(cell: Cell | None) -> bytes:
+def digest_of(cell: RegisterCell | None) -> bytes:
     """16 bytes that tell cells apart; none for no cell."""
     if cell is None:
         return b""

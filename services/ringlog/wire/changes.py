@@ -7,14 +7,16 @@ gone) has no value on the wire either. Fields are those of the dataclasses, name
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, get_args
+from typing import Any
 
-from ringlog.kernel.changes import Change, ChangeRecord
+from ringlog.kernel.changes import TELLINGS, Change, ChangeRecord, EpochChange
 from ringlog.wire.codec import decode, encode, layout
 from ringlog.wire.errors import WireError
 from ringlog.wire.mapping import Mapper
 
-CHANGES: dict[str, type[Any]] = {f"ringlog.changes.{cls.__name__}": cls for cls in get_args(Change)}
+CHANGES: dict[str, type[Any]] = {
+    f"ringlog.changes.{cls.__name__}": cls for cls in (*(telling.change for telling in TELLINGS), EpochChange)
+}
 """Full name to class."""
 
 

@@ -12,21 +12,21 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from ringlog.wire.binary import Layout
+from ringlog.wire.binary import RecordCodec
 from ringlog.wire.errors import WireError
 from ringlog.wire.single_object import header, split
 from ringlog_schemas import by_fingerprint, current, fingerprint_of
 
-_learned: dict[int, Layout] = {}
+_learned: dict[int, RecordCodec] = {}
 
 
 @cache
-def layout(full_name: str) -> Layout:
+def layout(full_name: str) -> RecordCodec:
     """Today's layout of a record; ``WireError`` (``unknown_record``) if the catalogue lacks it."""
     schema = current().get(full_name)
     if schema is None:
         raise WireError("unknown_record", full_name, "a record of the catalogue")
-    return Layout(schema.json)
+    return RecordCodec(schema.json)
 
 
 @cache
@@ -36,17 +36,17 @@ def _header(full_name: str) -> bytes:
 
 
 @cache
-def _known_writer(fingerprint: int) -> Layout | None:
+def _known_writer(fingerprint: int) -> RecordCodec | None:
     schema = by_fingerprint().get(fingerprint)
     if schema is None:
         return None
     today = current().get(schema.full_name)
     if today is not None and today.fingerprint == fingerprint:
         return layout(schema.full_name)
-    return Layout(schema.json)
+    return RecordCodec(schema.json)
 
 
-def writer(fingerprint: int) -> Layout:
+def writer(fingerprint: int) -> RecordCodec:
     """The layout that a fingerprint names; ``WireError`` (``unknown_fingerprint``) with the fingerprint in hex."""
     found = _known_writer(fingerprint) if fingerprint in by_fingerprint() else _learned.get(fingerprint)
     if found is None:
@@ -77,7 +77,7 @@ def learn(schema: str) -> int:
     try:
         parsed: Mapping[str, Any] = json.loads(schema)
         fingerprint = fingerprint_of(parsed)
-        found = Layout(parsed)
+        found = RecordCodec(parsed)
     except Exception as error:
         raise WireError("bad_schema", "schema", f"{type(error).__name__}: {error}") from error
     if fingerprint not in by_fingerprint():

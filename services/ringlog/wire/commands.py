@@ -12,7 +12,7 @@ from typing import Any
 from ringlog.kernel.outcome import Undecodable, UnknownCommand
 from ringlog.kernel.registry import COMMANDS, VERSIONS
 from ringlog.kernel.values import Command
-from ringlog.wire.binary import Layout
+from ringlog.wire.binary import RecordCodec
 from ringlog.wire.codec import layout
 from ringlog.wire.errors import WireError
 from ringlog.wire.mapping import Mapper
@@ -20,13 +20,13 @@ from ringlog_schemas import VERSION, current, frozen, frozen_versions
 
 
 @cache
-def _layouts() -> dict[tuple[str, int], Layout]:
+def _layouts() -> dict[tuple[str, int], RecordCodec]:
     """Every (kind, version) that this release can read; of equal ones the present layout."""
-    found: dict[tuple[str, int], Layout] = {}
+    found: dict[tuple[str, int], RecordCodec] = {}
     for number in frozen_versions():
         for schema in frozen(number).values():
             if schema.family == "commands" and schema.name in COMMANDS:
-                found[schema.name, int(schema.json[VERSION])] = Layout(schema.json)
+                found[schema.name, int(schema.json[VERSION])] = RecordCodec(schema.json)
     for schema in current().values():
         if schema.family == "commands" and schema.name in COMMANDS:
             found[schema.name, int(schema.json[VERSION])] = layout(schema.full_name)

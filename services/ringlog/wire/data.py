@@ -13,7 +13,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from ringlog.wire.cells import Cell, Key
+from ringlog.wire.cells import Key, RegisterCell
 from ringlog.wire.codec import decode, encode, layout
 from ringlog.wire.mapping import Mapper
 
@@ -60,7 +60,7 @@ class WriteRequest:
     epoch: int
     state_id: str
     key: Key
-    cell: Cell
+    cell: RegisterCell
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class ReadReply:
     node: str
     epoch: int
     refused: str = ""
-    cell: Cell | None = None
+    cell: RegisterCell | None = None
     digest: bytes = b""
     state_id: str = ""
 
@@ -113,7 +113,7 @@ class StreamRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Version:
+class RowVersion:
     """One write of one row as it came: ``value`` is the encoded mutation."""
 
     table: str
@@ -139,14 +139,14 @@ class RowsRequest:
     replication: str
     ranges: tuple[tuple[int, int], ...]
     positions: tuple[tuple[int, int], ...]
-    after: Version | None
+    after: RowVersion | None
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
     """Rows in the order of the store."""
 
-    rows: tuple[Version, ...]
+    rows: tuple[RowVersion, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ class StreamPage:
 class Cells:
     """Cells in ascending order of their keys."""
 
-    cells: tuple[tuple[Key, Cell], ...]
+    cells: tuple[tuple[Key, RegisterCell], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +214,7 @@ class JournalRecord:
     epoch: int = 0
     start: int = 0
     dropped: tuple[Key, ...] = ()
-    cells: tuple[tuple[Key, Cell], ...] = ()
+    cells: tuple[tuple[Key, RegisterCell], ...] = ()
     marks: tuple[StreamMark, ...] = ()
     ended: tuple[str, ...] = ()
     total: int = -1

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from ringlog.kernel.encoding import command_digest
-from ringlog.kernel.outcome import Entry, Unreadable
+from ringlog.kernel.outcome import Entry, UnreadableEntry
 from ringlog.kernel.swift import maker_of
 from ringlog.kernel.values import Command, Epoch, Micros
 from ringlog.wire.canonical import number_at
@@ -80,7 +80,7 @@ _known_id = lru_cache(maxsize=64)(uuid_text)
 """The text of an id that comes again soon: the cluster's in each entry, a state's in the next one."""
 
 
-def decode_entry(data: bytes) -> Entry | Unreadable:
+def decode_entry(data: bytes) -> Entry | UnreadableEntry:
     """The entry of one record of the log; never raises."""
     return _read(data) or _refused(data)
 
@@ -118,15 +118,15 @@ def _read(data: bytes) -> Entry | None:
     )
 
 
-def _refused(data: bytes) -> Entry | Unreadable:
+def _refused(data: bytes) -> Entry | UnreadableEntry:
     """The entry as its schema reads it, or what the schema has against the bytes."""
     try:
         fingerprint, body = split(data)
         if fingerprint != _FINGERPRINT:
-            return Unreadable(f"unknown_fingerprint: {fingerprint:016x}: the envelope is {_FINGERPRINT:016x}")
+            return UnreadableEntry(f"unknown_fingerprint: {fingerprint:016x}: the envelope is {_FINGERPRINT:016x}")
         record = _LAYOUT.decode(body, canonical=True)
     except WireError as error:
-        return Unreadable(str(error))
+        return UnreadableEntry(str(error))
     kind, version, payload = record["kind"], record["version"], record["command"]
     previous = record["prev_state_id"]
     return Entry(

@@ -44,6 +44,13 @@ def new_state_id(previous: str | None, now_us: Micros, entropy: bytes) -> str:
     return candidate
 
 
+def time_of(identifier: str) -> Micros:
+    """The time in a version-7 UUID, in microseconds, to the millisecond; 0 of anything else."""
+    if len(identifier) != 36 or identifier[14] != "7":
+        return 0
+    return int(identifier[:8] + identifier[9:13], 16) * 1000
+
+
 def derived_request_id(*parts: str | int) -> str:
     """The request id of an agent's ask: the same for the same parts (operation, stage, ``since_epoch``, ...), else
     another.

@@ -1,9 +1,9 @@
 """Which run of a node an acknowledgement is of: incarnations in their order, and which acknowledgement to believe.
 
 A node counts its starts in its folder, durably, before it says a word; an incarnation is that number and an id drawn at
-the start. So a later start has the greater one, by no clock. Two runs of *one* folder that was copied are told apart by
-the id, and ordered by it where the number is the same. Only the greatest that was ever heard of counts: the other's
-process may still serve under an epoch that this one has left.
+the start. So a later start has the greater one, by no clock. Two runs of *one* folder that was copied are
+distinguished by the id, and ordered by it where the number is the same. Only the greatest that was ever heard of
+counts: the other's process may still serve under an epoch that this one has left.
 
 Runs of release 0.1.0 have an id and no number; they come before all others.
 """

@@ -15,7 +15,7 @@ from operator import attrgetter, itemgetter
 from typing import Any, Generic, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from ringlog.kernel.values import spoken
-from ringlog.wire.binary import Layout
+from ringlog.wire.binary import RecordCodec
 from ringlog.wire.errors import WireError
 
 T = TypeVar("T")
@@ -48,7 +48,7 @@ class Mapper(Generic[T]):
 
     __slots__ = ("_attributes", "_full_name", "_made", "_names", "_out")
 
-    def __init__(self, cls: type[T], layout: Layout) -> None:
+    def __init__(self, cls: type[T], layout: RecordCodec) -> None:
         known = layout.named_types()
         self._build(cls, known[layout.full_name], known)
 

@@ -32,7 +32,7 @@ RANGE_DELETE = "RANGE_DELETE"
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class CommandRequest:
     """A command that somebody asks the validator to append."""
 
     request_id: str
@@ -81,7 +81,7 @@ class FailedTries:
 class NodeAck:
     """How far a node is: ``applied`` durably, every write admitted below ``drained`` applied.
 
-    ``incarnation``: see ``wire.incarnations``. ``state_id``: of the applied epoch; empty: not told.
+    ``incarnation``: see ``wire.incarnations``. ``state_id``: of the applied epoch; empty: not said.
     """
 
     cluster_id: str
@@ -94,6 +94,28 @@ class NodeAck:
     at: int
     tries: tuple[FailedTries, ...] = ()
     state_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TableLoad:
+    """The tablets of ``table`` that a node has, and the amounts of each, in their order."""
+
+    table: str
+    tablets: tuple[int, ...]
+    bytes: tuple[int, ...]
+    reads: tuple[int, ...] = ()
+    writes: tuple[int, ...] = ()
+    cpu: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLoad:
+    """What the tablets of a node hold and take. ``at``: its clock, microseconds; ``capacity``: bytes."""
+
+    node: str
+    at: int
+    capacity: int
+    tables: tuple[TableLoad, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +141,59 @@ class AgentStatus:
     at: int
     refused: tuple[RefusedProposal, ...] = ()
     why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotPart:
+    """A part of a state: its name, how many canonical bytes it has, and their digest."""
+
+    name: str
+    size: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSnapshot:
+    """The head of a stored state: whose it is, where readers go on in the log (``position``), and what it is made of.
+
+    ``chunks``: their digests; ``first``: the offset in its own topic at which they begin.
+    """
+
+    id: str
+    cluster_id: str
+    topic_id: str
+    epoch: int
+    state_id: str
+    position: int
+    digest: str
+    parts: tuple[SnapshotPart, ...]
+    chunks: tuple[str, ...]
+    first: int
+    by: str
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotChunk:
+    """Bytes of the snapshot ``id``: the chunk of that number."""
+
+    id: str
+    number: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotConfirmation:
+    """What a second reader has at that epoch, by its own fold."""
+
+    cluster_id: str
+    topic_id: str
+    epoch: int
+    state_id: str
+    position: int
+    digest: str
+    by: str
+    at: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +223,7 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class MutationStatement:
     """One more statement of a mutation. ``timestamp`` and ``ttl`` None: the mutation's; ``ttl`` 0: never."""
 
     operation: str
@@ -183,7 +258,7 @@ class Mutation:
     deleted_elements: tuple[DeletedElements, ...] = ()
     replaced: tuple[str, ...] = ()
     bounds: Bounds | None = None
-    more: tuple[Change, ...] = ()
+    more: tuple[MutationStatement, ...] = ()
     epoch: int | None = None
     table_id: str | None = None
     table_version: str | None = None
@@ -236,15 +311,22 @@ class DeadLetter:
 
 REQUEST, RESULT = "ringlog.requests.Request", "ringlog.requests.Result"
 REQUEST_BATCH = "ringlog.requests.RequestBatch"
+NODE_LOAD = "ringlog.load.NodeLoad"
 NODE_ACK, AGENT_STATUS = "ringlog.acks.NodeAck", "ringlog.agents.AgentStatus"
+STORED_SNAPSHOT, SNAPSHOT_CHUNK = "ringlog.snapshots.StoredSnapshot", "ringlog.snapshots.SnapshotChunk"
+SNAPSHOT_CONFIRMATION = "ringlog.snapshots.SnapshotConfirmation"
 MUTATION, CDC_ROW, DEAD_LETTER = "ringlog.mutations.Mutation", "ringlog.cdc.CdcRow", "ringlog.cdc.DeadLetter"
 
 RECORDS: dict[str, type[Any]] = {
-    REQUEST: Request,
+    REQUEST: CommandRequest,
     REQUEST_BATCH: RequestBatch,
     RESULT: Result,
     NODE_ACK: NodeAck,
+    NODE_LOAD: NodeLoad,
     AGENT_STATUS: AgentStatus,
+    STORED_SNAPSHOT: StoredSnapshot,
+    SNAPSHOT_CHUNK: SnapshotChunk,
+    SNAPSHOT_CONFIRMATION: SnapshotConfirmation,
     MUTATION: Mutation,
     CDC_ROW: CdcRow,
     DEAD_LETTER: DeadLetter,
@@ -268,14 +350,14 @@ def _decode(full_name: str, data: bytes, _cls: type[T]) -> T:
     return value
 
 
-def encode_request(value: Request) -> bytes:
+def encode_request(value: CommandRequest) -> bytes:
     """Bytes of a request."""
     return _encode(REQUEST, value)
 
 
-def decode_request(data: bytes) -> Request:
+def decode_request(data: bytes) -> CommandRequest:
     """Request of the bytes."""
-    return _decode(REQUEST, data, Request)
+    return _decode(REQUEST, data, CommandRequest)
 
 
 def encode_request_batch(requests: Sequence[bytes]) -> bytes:
@@ -283,7 +365,7 @@ def encode_request_batch(requests: Sequence[bytes]) -> bytes:
     return _encode(REQUEST_BATCH, RequestBatch(tuple(requests)))
 
 
-def decode_requests(data: bytes) -> tuple[Request | None, ...]:
+def decode_requests(data: bytes) -> tuple[CommandRequest | None, ...]:
     """The requests of a record of their topic, be it one or several; None: a part that is no request.
 
     Raises WireError for a record that is neither, or has more than ``TOGETHER_MAX``.
@@ -299,7 +381,7 @@ def decode_requests(data: bytes) -> tuple[Request | None, ...]:
     return tuple(_request_or_none(part) for part in parts)
 
 
-def _request_or_none(data: bytes) -> Request | None:
+def _request_or_none(data: bytes) -> CommandRequest | None:
     try:
         return decode_request(data)
     except WireError:
@@ -326,6 +408,16 @@ def decode_node_ack(data: bytes) -> NodeAck:
     return _decode(NODE_ACK, data, NodeAck)
 
 
+def encode_node_load(value: NodeLoad) -> bytes:
+    """Bytes of a node's load."""
+    return _encode(NODE_LOAD, value)
+
+
+def decode_node_load(data: bytes) -> NodeLoad:
+    """Load of the bytes."""
+    return _decode(NODE_LOAD, data, NodeLoad)
+
+
 def encode_agent_status(value: AgentStatus) -> bytes:
     """Bytes of an agent's status."""
     return _encode(AGENT_STATUS, value)
@@ -334,6 +426,24 @@ def encode_agent_status(value: AgentStatus) -> bytes:
 def decode_agent_status(data: bytes) -> AgentStatus:
     """Status of the bytes."""
     return _decode(AGENT_STATUS, data, AgentStatus)
+
+
+SnapshotRecord = StoredSnapshot | SnapshotChunk | SnapshotConfirmation
+_SNAPSHOT_RECORDS = {RECORDS[name]: name for name in (STORED_SNAPSHOT, SNAPSHOT_CHUNK, SNAPSHOT_CONFIRMATION)}
+
+
+def encode_snapshot_record(value: SnapshotRecord) -> bytes:
+    """Bytes of a record of the topic ``snapshots``."""
+    return _encode(_SNAPSHOT_RECORDS[type(value)], value)
+
+
+def decode_snapshot_record(data: bytes) -> SnapshotRecord:
+    """Record of the bytes."""
+    full_name, record = decode(data)
+    if full_name not in _SNAPSHOT_RECORDS.values():
+        raise WireError("wrong_record", full_name, "a record of the topic snapshots")
+    value: SnapshotRecord = mapper(full_name).from_record(record)
+    return value
 
 
 def encode_mutation(value: Mutation) -> bytes:

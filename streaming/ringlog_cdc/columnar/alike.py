@@ -1,4 +1,4 @@
-"""CDC rows of mutations that lie alike: routed together, and laid down as tables.
+"""CDC rows of mutations with one byte layout: routed together, and written as tables.
 
 A row of the log is then a row of bytes with a few columns set into it: stream and time, the source's offset, and what
 is free in the mutation. All else is the same for all of a group, and comes from the row of one of them, made as any
@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 
 from ringlog.wire.single_object import HEADER_BYTES
 from ringlog_cdc.columnar.encode import Places, cdc_rows
-from ringlog_cdc.columnar.layouts import Group, Layout, Table
+from ringlog_cdc.columnar.layouts import ByteLayout, ByteTable, LayoutGroup
 from ringlog_cdc.columnar.pieces import encoded_numbers
-from ringlog_cdc.columnar.route import Named, is_compound, operation_codes
+from ringlog_cdc.columnar.route import NamedTables, is_compound, operation_codes
 from ringlog_cdc.columnar.words import I64, U8
-from ringlog_cdc.routing import Routed, RoutingTable, Rows, route
+from ringlog_cdc.routing import MutationColumns, RoutedColumns, RoutingTable, route
 from ringlog_cdc.verdicts import NO_OPERATION, ROUTED
 
 ID = STREAM = TIME = 16
@@ -30,7 +30,7 @@ TEMPLATES = 512
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ArrowSource:
     """Where an Arrow batch comes from: topic, partition, the cluster's id; offset and append time of each record.
 
     ``epoch``: that its rows are decided by.
@@ -45,7 +45,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class TemplateRows:
     """Rows, and the numbers of their mutations in the Arrow batch, ascending; likewise where they go."""
 
     numbers: I64
@@ -55,7 +55,9 @@ class Made:
     values: pa.BinaryArray
 
 
-def rows_alike(groups: Sequence[Group], table: RoutingTable, source: Source, row_bytes_max: int) -> Made | None:
+def rows_alike(
+    groups: Sequence[LayoutGroup], table: RoutingTable, source: ArrowSource, row_bytes_max: int
+) -> TemplateRows | None:
     """The rows of mutations that lie alike; None if there are none.
 
     Whatever is not simply a row, for its table, its verdict or its size, is left out.
@@ -76,7 +78,7 @@ def rows_alike(groups: Sequence[Group], table: RoutingTable, source: Source, row
     laid = Laid(widths)
     for variant in variants:
         _lay(variant, laid, streams, times, source.offsets[numbers])
-    return Made(
+    return TemplateRows(
         numbers[kept],
         routed.generation[kept],
         routed.partition[kept],
@@ -85,7 +87,7 @@ def rows_alike(groups: Sequence[Group], table: RoutingTable, source: Source, row
     )
 
 
-def _joined(groups: Sequence[Group], count: int) -> tuple[I64, list[I64]]:
+def _joined(groups: Sequence[LayoutGroup], count: int) -> tuple[I64, list[I64]]:
     """(numbers of all their records, ascending; of each group the places among them); ``count``: of the Arrow batch."""
     if len(groups) == 1:
         return groups[0].numbers, [np.arange(len(groups[0].numbers))]
@@ -96,7 +98,7 @@ def _joined(groups: Sequence[Group], count: int) -> tuple[I64, list[I64]]:
     return np.flatnonzero(taken), [place[group.numbers] for group in groups]
 
 
-def _is_simple(layout: Layout, table: RoutingTable) -> bool:
+def _is_simple(layout: ByteLayout, table: RoutingTable) -> bool:
     """May its mutations be rows that need nothing but to be routed?"""
     shape = table.tables.get(layout.name)
     if shape is None or not shape.cdc or shape.delta == "keys" or layout.name in table.images:
@@ -104,26 +106,28 @@ def _is_simple(layout: Layout, table: RoutingTable) -> bool:
     if shape.columns is not None and not _names_of(layout) <= frozenset(shape.columns):
         return False
     one = np.zeros(1, dtype=np.int64)
-    named = Named(one.astype(np.int32), (layout.name,))
+    named = NamedTables(one.astype(np.int32), (layout.name,))
     return _operation(layout) != NO_OPERATION and not is_compound(layout.mutation, one, named, table)[0]
 
 
 @lru_cache(TEMPLATES)
-def _names_of(layout: Layout) -> frozenset[str]:
+def _names_of(layout: ByteLayout) -> frozenset[str]:
     """The columns that all its mutations name."""
     data, spans = layout.mutation.data, layout.mutation.cells.content
     places = [(int(span.start[0]), int(span.length[0])) for span in spans]
     return frozenset(data[start : start + size].tobytes().decode() for start, size in places)
 
 
-def _operation(layout: Layout) -> int:
+def _operation(layout: ByteLayout) -> int:
     return int(operation_codes()[layout.mutation.operation[0]])
 
 
 # ---------------------------------------------------------------------------------------------------------- routing
 
 
-def _columns(groups: Sequence[Group], places: Sequence[I64], numbers: I64, source: Source) -> Rows:
+def _columns(
+    groups: Sequence[LayoutGroup], places: Sequence[I64], numbers: I64, source: ArrowSource
+) -> MutationColumns:
     """The arguments of routing, for all groups."""
     count = len(numbers)
     of_group = np.zeros(count, dtype=np.int32)
@@ -147,7 +151,7 @@ def _columns(groups: Sequence[Group], places: Sequence[I64], numbers: I64, sourc
             identities.set(at, with_ids)
     layouts = [group.layout for group in groups]
     every = np.arange(count)
-    return Rows(
+    return MutationColumns(
         readable=np.ones(count, dtype=bool),
         foreign=foreign,
         names=pa.DictionaryArray.from_arrays(pa.array(of_group), [layout.name for layout in layouts]),
@@ -166,7 +170,7 @@ def _columns(groups: Sequence[Group], places: Sequence[I64], numbers: I64, sourc
     )
 
 
-def _lay_key(group: Group, keys: Laid, at: I64) -> None:
+def _lay_key(group: LayoutGroup, keys: Laid, at: I64) -> None:
     """The partition keys as they are hashed (``ringlog_cdc.columnar.encode.composed_keys``)."""
     key = group.layout.key
     several = len(key) > 1
@@ -206,12 +210,12 @@ class Variant:
     """Mutations with one template, which are rows; ``places`` among all that were routed, ascending."""
 
     template: Template
-    table: Table
+    table: ByteTable
     places: I64
 
 
 def _variants(
-    groups: Sequence[Group], places: Sequence[I64], routed: Routed, offsets: I64, source: Source
+    groups: Sequence[LayoutGroup], places: Sequence[I64], routed: RoutedColumns, offsets: I64, source: ArrowSource
 ) -> Iterator[Variant]:
     """Groups less what is no row, by generation and by how long the offset is."""
     lengths = encoded_numbers(offsets)[1]
@@ -227,7 +231,9 @@ def _variants(
 
 
 @lru_cache(TEMPLATES)
-def _template(layout: Layout, generation: int, partition: int, offset_bytes: int, topic: str, epoch: int) -> Template:
+def _template(
+    layout: ByteLayout, generation: int, partition: int, offset_bytes: int, topic: str, epoch: int
+) -> Template:
     """The row of the mutation that the layout was found with, and what is different in others."""
     mutation, zero = layout.mutation, np.zeros((1, 16), dtype=np.uint8)
     offset = (1 << 7 * (offset_bytes - 1)) >> 1
@@ -296,15 +302,15 @@ class Laid:
         np.cumsum(widths, out=self._ends[1:])
         self._data = np.empty(int(self._ends[-1]), dtype=np.uint8)
 
-    def rows(self, places: I64, width: int) -> Table:
+    def rows(self, places: I64, width: int) -> ByteTable:
         """A table to be filled for these places, all of this width: if they are all there are, it is where it belongs
         already.
         """
         if len(places) == len(self._ends) - 1:
-            return Table(self._data, len(places), width)
-        return Table(np.empty(len(places) * width, dtype=np.uint8), len(places), width)
+            return ByteTable(self._data, len(places), width)
+        return ByteTable(np.empty(len(places) * width, dtype=np.uint8), len(places), width)
 
-    def set(self, places: I64, rows: Table) -> None:
+    def set(self, places: I64, rows: ByteTable) -> None:
         """These are the strings of these places."""
         if rows.data is self._data:
             return

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from ringlog.wire.single_object import header
 from ringlog_cdc.columnar.mutations import Items, Mutations
-from ringlog_cdc.columnar.pieces import Pieces, encoded_numbers
-from ringlog_cdc.columnar.scan import Span
+from ringlog_cdc.columnar.pieces import BytePieces, encoded_numbers
+from ringlog_cdc.columnar.scan import ByteSpan
 from ringlog_cdc.columnar.words import I64, KEEP, U8, Flags, words_of
 from ringlog_schemas import current
 
@@ -45,7 +45,7 @@ def composed_keys(mutations: Mutations, rows: I64) -> pa.LargeBinaryArray:
     """The partition keys of plain mutations as they are hashed: one component as it is; of several each with its
     length (2 bytes) before it and a zero byte behind it.
     """
-    pieces = Pieces(len(rows), mutations.data)
+    pieces = BytePieces(len(rows), mutations.data)
     key = mutations.partition_key
     several = key.count[rows] > 1
     any_several = bool(several.any())
@@ -69,7 +69,7 @@ def cdc_rows(mutations: Mutations, rows: I64, places: Places, source_topic: str,
 
     ``places`` has an entry for each of ``rows``; ``epoch``: that they are decided by.
     """
-    pieces = Pieces(len(rows), mutations.data)
+    pieces = BytePieces(len(rows), mutations.data)
     _head(pieces, places)
     ttl = _of(mutations.ttl, rows)
     if int(ttl.length.max(initial=1)) == 1:
@@ -95,12 +95,12 @@ def cdc_rows(mutations: Mutations, rows: I64, places: Places, source_topic: str,
     if inner and (counts == len(inner)).all():
         # What is behind the key's last component stands behind it in the mutation, too.
         last = inner.pop()
-        rest = Span(last.start, last.length + rest.length)
+        rest = ByteSpan(last.start, last.length + rest.length)
     for span in inner:
         pieces.spans(span)
     behind = words_of(mutations.data)[rest.start + rest.length]
     if (behind & KEEP[len(BEHIND_CELLS)] == 0).all():
-        pieces.spans(Span(rest.start, rest.length + len(BEHIND_CELLS)))
+        pieces.spans(ByteSpan(rest.start, rest.length + len(BEHIND_CELLS)))
     else:
         pieces.spans(rest)
         pieces.constant(BEHIND_CELLS)
@@ -108,7 +108,7 @@ def cdc_rows(mutations: Mutations, rows: I64, places: Places, source_topic: str,
     return pieces.joined()
 
 
-def _head(pieces: Pieces, places: Places) -> None:
+def _head(pieces: BytePieces, places: Places) -> None:
     """Header, stream, generation, time, number within the write, operation."""
     count = len(places.generations)
     pieces.constant(header(current()[CDC_ROW].fingerprint))
@@ -123,7 +123,7 @@ def _head(pieces: Pieces, places: Places) -> None:
     pieces.rows(tail)
 
 
-def _source(pieces: Pieces, places: Places, source_topic: str) -> None:
+def _source(pieces: BytePieces, places: Places, source_topic: str) -> None:
     """Topic, partition, offset; the rows of a batch come from few partitions."""
     name = source_topic.encode()
     pieces.constant(_number(len(name)) + name)
@@ -139,7 +139,7 @@ def _number(value: int) -> bytes:
     return table[0, : int(lengths[0])].tobytes()
 
 
-def _cells(pieces: Pieces, mutations: Mutations, rows: I64, wanted: Flags) -> None:
+def _cells(pieces: BytePieces, mutations: Mutations, rows: I64, wanted: Flags) -> None:
     """Everything behind the partition key, where cells are parted in those with a value and the deleted columns, and
     left out unless ``wanted``.
     """
@@ -152,7 +152,7 @@ def _cells(pieces: Pieces, mutations: Mutations, rows: I64, wanted: Flags) -> No
     pieces.constant(BEHIND_CELLS[1:])
 
 
-def _array(pieces: Pieces, cells: Items, rows: I64, spans: tuple[Span, ...], chosen: list[Flags]) -> None:
+def _array(pieces: BytePieces, cells: Items, rows: I64, spans: tuple[ByteSpan, ...], chosen: list[Flags]) -> None:
     """An array of the chosen cells: how many, each of them, and a zero byte unless there are none."""
     taken = [flags & (cells.count[rows] > place) for place, flags in enumerate(chosen)]
     count: NDArray[np.int64] = np.zeros(len(rows), dtype=np.int64)
@@ -161,12 +161,12 @@ def _array(pieces: Pieces, cells: Items, rows: I64, spans: tuple[Span, ...], cho
     pieces.numbers(count)
     for span, flags in zip(spans, taken, strict=True):
         one = _of(span, rows)
-        pieces.spans(Span(one.start, np.where(flags, one.length, 0)))
+        pieces.spans(ByteSpan(one.start, np.where(flags, one.length, 0)))
     pieces.rows(np.zeros((len(rows), 1), dtype=np.uint8), (count > 0).astype(np.int64))
 
 
-def _of(span: Span, rows: I64) -> Span:
+def _of(span: ByteSpan, rows: I64) -> ByteSpan:
     """Of these records, whose numbers ascend: as many as there are, are all."""
     if len(rows) == len(span.start):
         return span
-    return Span(span.start[rows], span.length[rows])
+    return ByteSpan(span.start[rows], span.length[rows])

@@ -19,21 +19,21 @@ from numpy.typing import NDArray
 from ringlog.kernel.ring.partition_key import COMPONENT_BYTES_MAX
 from ringlog_cdc.columnar.mutations import Mutations, scan
 from ringlog_cdc.columnar.route import full_name
-from ringlog_cdc.columnar.scan import Span, padded
+from ringlog_cdc.columnar.scan import ByteSpan, padded
 from ringlog_cdc.columnar.words import I64, KEEP, U8, U64, WORD, low_bits
 
 WIDTHS_MAX = 8
-"""So many widths of one Arrow batch are looked at, the most frequent ones."""
+"""At most N widths of one Arrow batch are looked at, the most frequent ones."""
 COVERED_LEAST = 0.75
 """The share of an Arrow batch that these widths must have: otherwise they are not worth it."""
 ALIKE_MAX = 4
-"""So many layouts of one width are tried, and kept."""
+"""At most N layouts of one width are tried, and kept."""
 WIDTHS_KEPT = 64
 _CONTINUED = 0x80
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Layout:
+class ByteLayout:
     """What is the same in all records of a layout. Places count from the begin of a record.
 
     ``words``: places of words to compare, what stands there, and which of its bits count. ``mutation``: the columns of
@@ -51,7 +51,7 @@ class Layout:
     key: tuple[tuple[int, int], ...]
     name: str
 
-    def of(self, table: Table) -> NDArray[np.bool_]:
+    def of(self, table: ByteTable) -> NDArray[np.bool_]:
         """Which records have it."""
         wrong: U64 = np.zeros(table.count, dtype=np.uint64)
         for place, want, mask in self.words:
@@ -62,7 +62,7 @@ class Layout:
             found &= table.words(self.timestamp + self.timestamp_bytes - WORD) >> np.uint64(56) != 0
         return found
 
-    def timestamps(self, table: Table) -> I64:
+    def timestamps(self, table: ByteTable) -> I64:
         """Microseconds, of records that have it."""
         at, size = self.timestamp, self.timestamp_bytes
         raw = low_bits(table.words(at) & KEEP[min(size, WORD)])
@@ -73,7 +73,7 @@ class Layout:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class ByteTable:
     """``count`` records of one width, at least 1, one behind the other."""
 
     data: U8
@@ -85,33 +85,33 @@ class Table:
         return np.ndarray((self.count,), dtype="<u8", buffer=self.data, offset=place, strides=(self.width,))
 
     def column(self, place: int, size: int) -> NDArray[np.void]:
-        """So many bytes from a place on of each."""
+        """This number of bytes from a place on of each."""
         return np.ndarray((self.count,), dtype=f"V{size}", buffer=self.data, offset=place, strides=(self.width,))
 
-    def only(self, chosen: I64) -> Table:
+    def only(self, chosen: I64) -> ByteTable:
         """These of them."""
         if len(chosen) == self.count:
             return self
         rows = self.data.view(f"V{self.width}")[chosen]
-        return Table(rows.view(np.uint8), len(chosen), self.width)
+        return ByteTable(rows.view(np.uint8), len(chosen), self.width)
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class LayoutGroup:
     """Records with one layout, and their numbers in the Arrow batch, ascending."""
 
-    layout: Layout
-    table: Table
+    layout: ByteLayout
+    table: ByteTable
     numbers: I64
 
 
-def groups_of(data: U8, starts: I64) -> list[Group]:
+def groups_of(data: U8, starts: I64) -> list[LayoutGroup]:
     """The records that lie alike, of n with n + 1 ``starts`` in ``data``; those that are in no group have no layout.
 
     A record without a byte (a tombstone, too) has none: it has nothing that could be compared.
     """
     lengths = starts[1:] - starts[:-1]
-    found: list[Group] = []
+    found: list[LayoutGroup] = []
     for width, numbers in _frequent(lengths):
         if width:
             found += _alike(_table(data, starts, width, numbers), numbers)
@@ -131,37 +131,37 @@ def _frequent(lengths: I64) -> list[tuple[int, I64]]:
     return [(int(widths[place]), np.flatnonzero(lengths == widths[place])) for place in most]
 
 
-def _table(data: U8, starts: I64, width: int, numbers: I64) -> Table:
+def _table(data: U8, starts: I64, width: int, numbers: I64) -> ByteTable:
     """These records, which have that width, side by side: where they lie, if nothing lies between them."""
     first, last = int(starts[numbers[0]]), int(starts[numbers[-1]]) + width
     if last - first == len(numbers) * width:
-        return Table(data[first:last], len(numbers), width)
+        return ByteTable(data[first:last], len(numbers), width)
     windows = np.ndarray((len(data) - width + 1,), dtype=f"V{width}", buffer=data, strides=(1,))
-    return Table(windows[starts[numbers]].view(np.uint8), len(numbers), width)
+    return ByteTable(windows[starts[numbers]].view(np.uint8), len(numbers), width)
 
 
-def _alike(table: Table, numbers: I64) -> list[Group]:
+def _alike(table: ByteTable, numbers: I64) -> list[LayoutGroup]:
     """Records of one width by layout."""
-    found: list[Group] = []
+    found: list[LayoutGroup] = []
     for _ in range(ALIKE_MAX):
         if not table.count:
             break
-        layout = _known_or_new(Table(table.data[: table.width], 1, table.width))
+        layout = _known_or_new(ByteTable(table.data[: table.width], 1, table.width))
         mine = np.zeros(table.count, dtype=bool) if layout is None else layout.of(table)
         if layout is not None:
             chosen = np.flatnonzero(mine)
-            found.append(Group(layout, table.only(chosen), numbers[chosen]))
+            found.append(LayoutGroup(layout, table.only(chosen), numbers[chosen]))
         mine[0] = True  # also without a layout: it is not looked at again
         left = np.flatnonzero(~mine)
         table, numbers = table.only(left), numbers[left]
     return found
 
 
-_known: dict[int, tuple[Layout, ...]] = {}
+_known: dict[int, tuple[ByteLayout, ...]] = {}
 """Layouts by width that this process has met, the newest first."""
 
 
-def _known_or_new(one: Table) -> Layout | None:
+def _known_or_new(one: ByteTable) -> ByteLayout | None:
     """The layout of a record."""
     known = _known.get(one.width, ())
     layout = next((layout for layout in known if layout.of(one)[0]), None)
@@ -172,7 +172,7 @@ def _known_or_new(one: Table) -> Layout | None:
     return layout
 
 
-def layout_of(record: U8) -> Layout | None:
+def layout_of(record: U8) -> ByteLayout | None:
     """What lies alike in a record and in others; None if it has no layout."""
     width = len(record)
     found = scan(padded(record), np.zeros(1, dtype=np.int64), np.full(1, width))
@@ -195,7 +195,7 @@ def layout_of(record: U8) -> Layout | None:
         counts[at : at + size] = 0
     at, size = digits
     counts[at : at + size] = _CONTINUED
-    return Layout(
+    return ByteLayout(
         width=width,
         words=_words(record, counts),
         mutation=found,
@@ -208,11 +208,11 @@ def layout_of(record: U8) -> Layout | None:
     )
 
 
-def _place(span: Span) -> tuple[int, int]:
+def _place(span: ByteSpan) -> tuple[int, int]:
     return int(span.start[0]), int(span.length[0])
 
 
-def _bytes(record: U8, span: Span) -> bytes:
+def _bytes(record: U8, span: ByteSpan) -> bytes:
     at, size = _place(span)
     return record[at : at + size].tobytes()
 

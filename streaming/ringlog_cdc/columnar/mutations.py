@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ringlog.wire.single_object import HEADER_BYTES, header
-from ringlog_cdc.columnar.scan import Cursor, Span
+from ringlog_cdc.columnar.scan import ByteSpan, Cursor
 from ringlog_cdc.columnar.words import I64, KEEP, U8, WORD, Flags, is_ascii, rows_of, words_of
 from ringlog_schemas import by_fingerprint
 
@@ -36,9 +36,9 @@ class Items:
 
     count: I64
     first: I64
-    whole: tuple[Span, ...]
-    inner: tuple[Span, ...]
-    content: tuple[Span, ...]
+    whole: tuple[ByteSpan, ...]
+    inner: tuple[ByteSpan, ...]
+    content: tuple[ByteSpan, ...]
     is_null: tuple[Flags, ...]
 
     def any_null(self) -> Flags:
@@ -60,21 +60,21 @@ class Mutations:
 
     data: U8
     plain: Flags
-    mutation_id: Span
-    cluster_id: Span
-    names: Span
-    keyspace: Span
-    table: Span
+    mutation_id: ByteSpan
+    cluster_id: ByteSpan
+    names: ByteSpan
+    keyspace: ByteSpan
+    table: ByteSpan
     timestamp: I64
-    timestamp_at: Span
-    ttl: Span
+    timestamp_at: ByteSpan
+    ttl: ByteSpan
     ttl_value: I64
     operation: I64
     partition_key: Items
     clustering_key: Items
     cells: Items
-    clustering_at: Span
-    rest: Span
+    clustering_at: ByteSpan
+    rest: ByteSpan
 
 
 def defaults_behind_cells() -> tuple[tuple[bytes, int], ...]:
@@ -161,8 +161,8 @@ def scan(data: U8, start: I64, end: I64) -> Mutations:
     )
 
 
-def _optional(cursor: Cursor, size: int) -> Span:
-    """Null, or so many bytes; with the branch."""
+def _optional(cursor: Cursor, size: int) -> ByteSpan:
+    """Null, or that number of bytes; with the branch."""
     before = cursor.at
     cursor.skip(np.where(cursor.null_or(), size, 0))
     return cursor.span_from(before)
@@ -188,7 +188,7 @@ def _items(cursor: Cursor, *, named: bool) -> Items:
         nulls.append(part.spread(~has_value))
         whole.append(part.spread_span(part.span_from(begin)))
         if name is not None:
-            inner.append(part.spread_span(Span(begin, name_end - begin)))
+            inner.append(part.spread_span(ByteSpan(begin, name_end - begin)))
             content.append(part.spread_span(name))
         else:
             inner.append(part.spread_span(part.span_from(behind_branch)))
@@ -209,8 +209,8 @@ def _headers(data: U8, start: I64, end: I64) -> tuple[I64, I64]:
     return np.where(behind < 0, end, start + HEADER_BYTES), behind
 
 
-def grouped(data: U8, span: Span, rows: I64, groups_max: int) -> tuple[NDArray[np.int32], list[bytes]]:
-    """(a number for each of ``rows``, the contents they stand for); -1 for what is beyond so many contents."""
+def grouped(data: U8, span: ByteSpan, rows: I64, groups_max: int) -> tuple[NDArray[np.int32], list[bytes]]:
+    """(a number for each of ``rows``, the contents they stand for); -1 for what is beyond the bound."""
     words = words_of(data)
     codes = np.full(len(rows), -1, dtype=np.int32)
     contents: list[bytes] = []

@@ -1,8 +1,8 @@
 """Many byte strings put together from pieces at once.
 
 A piece is a column: of each of n results the next few bytes, wherever they lie. Neighbours of the same few bytes' width
-in all results are laid side by side in a table, which is then one piece. Pieces are kept as Arrow's *views* (16 bytes:
-length, then up to 12 bytes themselves, or 4 bytes of prefix, number of a buffer, place in it), laid down result by
+in all results stand side by side in a table, which is then one piece. Pieces are kept as Arrow's *views* (16 bytes:
+length, then up to 12 bytes themselves, or 4 bytes of prefix, number of a buffer, place in it), written result by
 result, and copied together by Arrow in one go, which costs little more than the bytes. The prefix serves comparisons;
 these views meet none, so it is left out.
 """
@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ringlog_cdc.columnar.scan import NUMBER_BYTES_MAX, Span
+from ringlog_cdc.columnar.scan import NUMBER_BYTES_MAX, ByteSpan
 from ringlog_cdc.columnar.words import I64, U8, rows_of, same
 
 INLINE = 12
@@ -25,7 +25,7 @@ BUFFER_BYTES_MAX = 2**31 - 1
 """Places in a buffer are 32-bit numbers."""
 
 
-class Pieces:
+class BytePieces:
     """Results in the making: ``count`` of them, each of the pieces in the order of the calls."""
 
     def __init__(self, count: int, data: U8) -> None:
@@ -51,13 +51,13 @@ class Pieces:
         self._lay_table()
         flat = np.zeros(data.size + INLINE, dtype=np.uint8)
         flat[: data.size] = data.ravel()
-        self._far(flat, Span(np.arange(count, dtype=np.int64) * data.shape[1], lengths))
+        self._far(flat, ByteSpan(np.arange(count, dtype=np.int64) * data.shape[1], lengths))
 
     def numbers(self, values: I64) -> None:
         """Zigzag numbers."""
         self.rows(*encoded_numbers(values))
 
-    def spans(self, span: Span) -> None:
+    def spans(self, span: ByteSpan) -> None:
         """Bytes of the buffer."""
         width = same(span.length)
         if width == 0:
@@ -80,9 +80,9 @@ class Pieces:
         table = flat[: self._count * width].view(np.dtype(fields))
         for (name, kind), column in zip(fields, columns, strict=True):
             table[name] = np.ascontiguousarray(column).view(kind).reshape(column.shape[:-1])
-        self._far(flat, Span(np.arange(self._count) * width, np.full(self._count, width)))
+        self._far(flat, ByteSpan(np.arange(self._count) * width, np.full(self._count, width)))
 
-    def _far(self, data: U8, span: Span) -> None:
+    def _far(self, data: U8, span: ByteSpan) -> None:
         """Views of a buffer that has ``INLINE`` bytes behind the last."""
         number = next((place for place, known in enumerate(self._buffers) if known is data), len(self._buffers))
         if number == len(self._buffers):

@@ -14,15 +14,15 @@ from ringlog.kernel.ring.partition_key import COMPONENT_BYTES_MAX
 from ringlog.wire.records import RANGE_DELETE
 from ringlog_cdc.columnar.encode import composed_keys
 from ringlog_cdc.columnar.mutations import MUTATION, Mutations, grouped
-from ringlog_cdc.columnar.pieces import Pieces
-from ringlog_cdc.columnar.scan import Span
+from ringlog_cdc.columnar.pieces import BytePieces
+from ringlog_cdc.columnar.scan import ByteSpan
 from ringlog_cdc.columnar.words import I64, Flags, rows_of
-from ringlog_cdc.routing import RoutingTable, Rows
+from ringlog_cdc.routing import MutationColumns, RoutingTable
 from ringlog_cdc.verdicts import NO_OPERATION, OPERATION_CODES
 from ringlog_schemas import current
 
 TABLES_MAX = 256
-"""So many tables of one Arrow batch are told apart; the mutations of others are read one by one."""
+"""At most N tables of one Arrow batch are distinguished; the mutations of others are read one by one."""
 
 
 COLUMNS_MAX = 64
@@ -42,7 +42,7 @@ def operation_codes() -> I64:
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class NamedTables:
     """Of n plain mutations the table: place among ``names``, full ones; -1 where one names a table too many."""
 
     codes: NDArray[np.int32]
@@ -54,13 +54,13 @@ class Named:
         return [shape or TableShape(0, 0, False) for shape in known] + [TableShape(0, 0, False)]
 
 
-def named(mutations: Mutations, rows: I64) -> Named:
+def named(mutations: Mutations, rows: I64) -> NamedTables:
     """The tables of the plain mutations with these numbers."""
     codes, contents = grouped(mutations.data, mutations.names, rows, TABLES_MAX)
-    return Named(codes, tuple(map(full_name, contents)))
+    return NamedTables(codes, tuple(map(full_name, contents)))
 
 
-def is_compound(mutations: Mutations, rows: I64, tables: Named, table: RoutingTable) -> Flags:
+def is_compound(mutations: Mutations, rows: I64, tables: NamedTables, table: RoutingTable) -> Flags:
     """``statements.is_compound`` of the plain mutations with these numbers."""
     special = np.array([shape.is_special for shape in tables.shapes(table)])[tables.codes]
     operation = mutations.operation[rows]
@@ -73,15 +73,15 @@ def is_compound(mutations: Mutations, rows: I64, tables: Named, table: RoutingTa
     return compound
 
 
-def has_images(tables: Named, table: RoutingTable) -> Flags:
+def has_images(tables: NamedTables, table: RoutingTable) -> Flags:
     """True for plain mutations of tables that keep images."""
     found: Flags = np.array([*(name in table.images for name in tables.names), False])[tables.codes]
     return found
 
 
-def unknown_columns(mutations: Mutations, rows: I64, tables: Named, table: RoutingTable) -> tuple[Flags, Flags]:
+def unknown_columns(mutations: Mutations, rows: I64, tables: NamedTables, table: RoutingTable) -> tuple[Flags, Flags]:
     """Of the plain mutations with these numbers: which name a column that their table has not outside its key; and
-    which name one of too many to be told apart, where only reading tells.
+    which name one of too many to be distinguished, where only reading tells.
     """
     known = [None if shape.columns is None else frozenset(shape.columns) for shape in tables.shapes(table)]
     unknown, doubtful = np.zeros(len(rows), dtype=bool), np.zeros(len(rows), dtype=bool)
@@ -101,13 +101,13 @@ def unknown_columns(mutations: Mutations, rows: I64, tables: Named, table: Routi
 def columns_of(
     mutations: Mutations,
     rows: I64,
-    tables: Named,
+    tables: NamedTables,
     unknown: Flags,
     cluster_id: bytes,
     appended: I64,
     partitions: I64,
     offsets: I64,
-) -> Rows:
+) -> MutationColumns:
     """The arguments of routing for the plain mutations with these numbers, which name ``tables``. ``unknown``: which
     name a column that is not there. ``appended``, ``partitions``, ``offsets``: of those rows.
     """
@@ -120,7 +120,7 @@ def columns_of(
         bad = bad | (span.length[rows] > COMPONENT_BYTES_MAX)
     operations = operation_codes()
     known = mutations.operation[rows].clip(0, len(operations) - 1)
-    return Rows(
+    return MutationColumns(
         readable=np.ones(len(rows), dtype=bool),
         foreign=_is_foreign(mutations, rows, cluster_id),
         names=names,
@@ -173,6 +173,6 @@ def _is_foreign(mutations: Mutations, rows: I64, cluster_id: bytes) -> Flags:
 def _identities(mutations: Mutations, rows: I64) -> pa.LargeBinaryArray:
     """The mutation ids, 16 bytes or none."""
     span = mutations.mutation_id
-    pieces = Pieces(len(rows), mutations.data)
-    pieces.spans(Span(span.start[rows] + 1, span.length[rows] - 1))
+    pieces = BytePieces(len(rows), mutations.data)
+    pieces.spans(ByteSpan(span.start[rows] + 1, span.length[rows] - 1))
     return pieces.joined()

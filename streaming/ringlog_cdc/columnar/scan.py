@@ -26,7 +26,7 @@ _HIGH_BITS = np.uint64(0x8080808080808080)
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class ByteSpan:
     """Bytes of every record: ``data[start:start + length]``."""
 
     start: I64
@@ -54,17 +54,17 @@ class Cursor:
         self.sound = sound
         self.all_sound = bool(sound.all())
 
-    def span_from(self, start: I64) -> Span:
+    def span_from(self, start: I64) -> ByteSpan:
         """What was read since ``start``."""
-        return Span(start, self.at - start)
+        return ByteSpan(start, self.at - start)
 
-    def skip(self, lengths: I64 | int) -> Span:
-        """So many bytes."""
+    def skip(self, lengths: I64 | int) -> ByteSpan:
+        """This number of bytes."""
         start = self.at
         to = start + lengths
         self.expect(to <= self.end if isinstance(lengths, int) else (to <= self.end) & (to >= start))
         self.at = to if self.all_sound else np.where(self.sound, to, start)
-        return Span(start, self.at - start)
+        return ByteSpan(start, self.at - start)
 
     def byte(self) -> U8:
         """One byte of each; 0 where there is none."""
@@ -128,7 +128,7 @@ class Cursor:
         self.skip(length)
         return raw
 
-    def sized(self) -> Span:
+    def sized(self) -> ByteSpan:
         """Text or bytes of each: the content, without the length before it."""
         return self.skip(self.number())
 
@@ -139,11 +139,11 @@ class Cursor:
         has_value: Flags = branch == 2
         return has_value
 
-    def where(self, chosen: Flags) -> Part:
+    def where(self, chosen: Flags) -> SubCursor:
         """To go on with some of the records."""
         if self.all_sound and chosen.all():
-            return Part(self, None)
-        return Part(self, np.flatnonzero(chosen & self.sound))
+            return SubCursor(self, None)
+        return SubCursor(self, np.flatnonzero(chosen & self.sound))
 
     def expect(self, condition: Flags) -> None:
         """Records where this does not hold are doubtful."""
@@ -153,7 +153,7 @@ class Cursor:
         self.all_sound = not len(self.sound)
 
 
-class Part(Cursor):
+class SubCursor(Cursor):
     """A cursor over the records of another one with the numbers ``rows`` (None: over all of them); ``give_back`` takes
     their places home.
     """
@@ -168,7 +168,7 @@ class Part(Cursor):
 
     def give_back(self) -> None:
         """The other cursor goes on where this one is."""
-        # New arrays: whoever kept the old ones, to measure spans from, still has them.
+        # New arrays: code that kept the old ones, to measure spans from, still has them.
         if self.rows is None:
             self._whole._at(self.data, self.at, self.end, self.sound)
             return
@@ -185,6 +185,6 @@ class Part(Cursor):
         found[self.rows] = values
         return found
 
-    def spread_span(self, span: Span) -> Span:
+    def spread_span(self, span: ByteSpan) -> ByteSpan:
         """The same for spans."""
-        return Span(self.spread(span.start), self.spread(span.length))
+        return ByteSpan(self.spread(span.start), self.spread(span.length))

@@ -23,7 +23,7 @@ def words_of(data: U8) -> U64:
 
 
 def rows_of(data: U8, start: I64, width: int) -> U8:
-    """(n, width): so many bytes from each of these places on."""
+    """(n, width): that number of bytes from each of these places on."""
     windows = np.ndarray((len(data) - width + 1,), dtype=f"V{width}", buffer=data, strides=(1,))
     found: U8 = windows[start].view(np.uint8).reshape(-1, width)
     return found

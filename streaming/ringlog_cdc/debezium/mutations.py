@@ -13,8 +13,8 @@ a reason of ``REASONS``.
 
 The *timestamp* is that of the change in the source. It is coarse, a transaction's changes often share one, and
 last-write-wins needs an order: changes of one source partition that come one after the other with the same timestamp
-get one microsecond more each (``Clock``). The *mutation id* is a function of topic, partition and offset, so an event
-that is read twice is one write.
+get one microsecond more each (``EventClock``). The *mutation id* is a function of topic, partition and offset, so an
+event that is read twice is one write.
 
 ScyllaDB's connector puts each column that is no key into a cell: no cell, the write did not touch it; a cell without a
 value, it was deleted. Its flat form has no cells; without schemas, null then counts as not touched.
@@ -52,15 +52,15 @@ NAMESPACE = uuid.UUID("8f0dc23c-6d2e-5b05-9c43-3d0d0f7fd1a8")
 
 
 @dataclass(frozen=True, slots=True)
-class Clock:
+class EventClock:
     """The source timestamp of the last event of a partition (microseconds), and how many have had it since."""
 
     base: int = -1
     count: int = 0
 
-    def next(self, timestamp: int) -> Clock:
+    def next(self, timestamp: int) -> EventClock:
         """After one more event; its own timestamp is ``now``."""
-        return Clock(timestamp, self.count + 1 if timestamp == self.base else 0)
+        return EventClock(timestamp, self.count + 1 if timestamp == self.base else 0)
 
     @property
     def now(self) -> int:
@@ -69,7 +69,7 @@ class Clock:
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class ImportRules:
     """``tables``: name in the source to the full name here, where they differ. ``unit``: of times without a schema.
 
     ``ignore_unknown``: columns that the table has not are left out, not refused.
@@ -105,7 +105,7 @@ def mutation_id(topic: str, partition: int, offset: int) -> str:
 
 
 def mutation_of(
-    envelope: Envelope, key: Names, table: Table, rules: Rules, *, name: str, timestamp: int
+    envelope: Envelope, key: Names, table: Table, rules: ImportRules, *, name: str, timestamp: int
 ) -> Mutation | None:
     """The mutation of an event; None if it changes nothing. ``name``: the mutation's id. Raises BadRecord."""
     operation = OPERATIONS.get(envelope.op)
@@ -137,7 +137,9 @@ def mutation_of(
     )
 
 
-def _key_part(envelope: Envelope, column: str, image: Names | None, key: Names, type_name: str, rules: Rules) -> bytes:
+def _key_part(
+    envelope: Envelope, column: str, image: Names | None, key: Names, type_name: str, rules: ImportRules
+) -> bytes:
     given = image if image is not None and image.get(column) is not None else key
     value = _value(envelope, column, given.get(column), type_name, rules)
     if value is None:
@@ -154,7 +156,7 @@ def _check_key_kept(envelope: Envelope, table: Table) -> None:
             raise BadRecord("missing_key", f"an update changes {column}: Debezium tells that by a delete and a create")
 
 
-def _cells(envelope: Envelope, table: Table, types: Mapping[str, str], rules: Rules) -> tuple[Cell, ...]:
+def _cells(envelope: Envelope, table: Table, types: Mapping[str, str], rules: ImportRules) -> tuple[Cell, ...]:
     """The columns that the event says something of, in the order of ``after``."""
     after, before = envelope.after or {}, envelope.before if envelope.op == "u" else None
     cells = []
@@ -181,7 +183,7 @@ def _unwrapped(envelope: Envelope, column: str, raw: Any) -> tuple[bool, Any]:
     return not (raw is None and in_cell), raw
 
 
-def _value(envelope: Envelope, column: str, value: Any, type_name: str, rules: Rules) -> bytes | None:
+def _value(envelope: Envelope, column: str, value: Any, type_name: str, rules: ImportRules) -> bytes | None:
     shape = shape_of(type_name)
     if value is not None and shape is not None and shape.parts:
         raise BadRecord("bad_value", f"{column}: only scalar values are taken")

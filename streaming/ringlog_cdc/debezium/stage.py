@@ -3,9 +3,9 @@ dead letters.
 
 It is a plain consumer and producer, no part of the Spark job: a mutation is no bigger for having been an event, and the
 job then treats all mutations alike. Each batch is one Kafka transaction with the offsets that it consumed, so every
-event has exactly one mutation for whoever reads what is committed, as the job does. What the next event's timestamp
-depends on (``Clock``) travels as metadata of the offset, in the same transaction: a restart goes on as if there had
-been none. Several instances of one group share the partitions; each has a name of its own.
+event has exactly one mutation for every reader of what is committed, as the job does. What the next event's timestamp
+depends on (``EventClock``) travels as metadata of the offset, in the same transaction: a restart goes on as if there
+had been none. Several instances of one group share the partitions; each has a name of its own.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ringlog.runtime.kafka_config import connection
 from ringlog.wire.partitions import dead_letter_key, mutation_key, mutation_partition
 from ringlog.wire.records import DeadLetter, Mutation, encode_dead_letter, encode_mutation
 from ringlog_cdc.debezium.envelope import BadRecord, Form, read_envelope, read_key
-from ringlog_cdc.debezium.mutations import Clock, Rules, mutation_id, mutation_of, source_name, source_time
+from ringlog_cdc.debezium.mutations import EventClock, ImportRules, mutation_id, mutation_of, source_name, source_time
 
 RECORDS_PER_BATCH = 1_000
 POLL_S = 0.2
@@ -52,13 +52,13 @@ class ImportSettings:
     topics: tuple[str, ...]
     group: str
     form: Form
-    rules: Rules
+    rules: ImportRules
     until_end: bool = False
     instance: str = "1"
 
 
 @dataclass(slots=True)
-class Figures:
+class ImportFigures:
     """What became of the events that were read."""
 
     mutations: int = 0
@@ -70,13 +70,13 @@ class Figures:
 class Import:
     """One instance. ``run`` returns when ``stopping`` is set, or at the end if so wished; raises KafkaException."""
 
-    def __init__(self, settings: ImportSettings, client: Client, say: Callable[[Figures], None]) -> None:
+    def __init__(self, settings: ImportSettings, client: Client, say: Callable[[ImportFigures], None]) -> None:
         self.stopping = threading.Event()
-        self.figures = Figures()
+        self.figures = ImportFigures()
         self._settings = settings
         self._client = client
         self._say = say
-        self._clocks: dict[Place, Clock] = {}
+        self._clocks: dict[Place, EventClock] = {}
         self._ended: set[Place] = set()
         self._assigned: set[Place] = set()
         common = {**connection(settings.bootstrap_servers), "log_level": 2}
@@ -97,8 +97,8 @@ class Import:
         metadata = self._consumer.list_topics(topic_name(settings.cluster, MUTATIONS.suffix), timeout=TRANSACTION_S)
         self._partitions = len(metadata.topics[topic_name(settings.cluster, MUTATIONS.suffix)].partitions)
 
-    def run(self) -> Figures:
-        """Import until told otherwise."""
+    def run(self) -> ImportFigures:
+        """Import until asked to stop."""
         self._producer.init_transactions(TRANSACTION_S)
         self._consumer.subscribe(list(self._settings.topics), on_assign=self._on_assign)
         try:
@@ -215,12 +215,12 @@ def _encoded(mutation: Mutation) -> tuple[bytes, bytes]:
     return compose(parts), encoded
 
 
-def _clock(metadata: str | None) -> Clock:
+def _clock(metadata: str | None) -> EventClock:
     """The clock that was committed beside an offset; a new one if there is none."""
     if not metadata:
-        return Clock()
+        return EventClock()
     base, count = json.loads(f"[{metadata}]")
-    return Clock(int(base), int(count))
+    return EventClock(int(base), int(count))
 
 
 def rename(pairs: Sequence[str]) -> Mapping[str, str]:

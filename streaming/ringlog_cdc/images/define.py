@@ -39,7 +39,7 @@ from ringlog.client.cdc.rows import (
 )
 from ringlog.client.cdc.table import fold
 from ringlog.kernel.rows.cells import NOTHING, under
-from ringlog.kernel.rows.partition import PartitionState
+from ringlog.kernel.rows.partition import PartitionState, only
 from ringlog.kernel.rows.reading import seen
 from ringlog.wire.records import Cell
 from ringlog_cdc.images.state import (
@@ -59,7 +59,10 @@ Values = Mapping[str, bytes]
 
 
 class States(Protocol):
-    """Where the states of rows lie: plain tuples by key. What is put counts at once, for good only with its part."""
+    """Where the states of rows lie: plain tuples by key. What is put counts at once, for good only with its part.
+
+    A port: files and the simulated disk pass one suite (``tests/cdc/images/test_states_conformance.py``).
+    """
 
     def number(self, name: str, table: ImageTable) -> int:
         """What stands for a table in keys; a table made anew under the same name has another one."""
@@ -107,6 +110,8 @@ def imaged(
     common = _present(states.get(common_key(prefix)), now) if has_rows else None
     rows = {key: _present(states.get(row_key(prefix, key)), now) for key in keys}
     state = whole_partition(table.shape.columns, common, rows)
+    if table.respelled:
+        state = only(state, {*table.regular, *table.static})
     found: list[Piece] = []
     first = state
     for _, group in groupby(pieces, key=attrgetter("timestamp")):

@@ -1,6 +1,6 @@
 """Which writes have their images made quickly, and the way through a batch of them in the order of the topic.
 
-What ``ringlog_cdc.columnar`` has found out about plain mutations, as columns, is laid out write by write; then each
+What ``ringlog_cdc.columnar`` has found out about plain mutations, as columns, is arranged write by write; then each
 goes to ``quick`` or to the definition.
 """
 
@@ -19,9 +19,9 @@ from ringlog.client.cdc.rows import POSTIMAGE, PREIMAGE, ROW_DELETE
 from ringlog.kernel.rows.writes import expiry
 from ringlog_cdc.columnar.encode import composed_keys
 from ringlog_cdc.columnar.mutations import Mutations, grouped
-from ringlog_cdc.columnar.pieces import Pieces, encoded_numbers
-from ringlog_cdc.columnar.route import Named, named, operation_codes
-from ringlog_cdc.columnar.scan import Span
+from ringlog_cdc.columnar.pieces import BytePieces, encoded_numbers
+from ringlog_cdc.columnar.route import NamedTables, named, operation_codes
+from ringlog_cdc.columnar.scan import ByteSpan
 from ringlog_cdc.columnar.words import I64, Flags
 from ringlog_cdc.images.define import States
 from ringlog_cdc.images.items import number as item_number
@@ -30,13 +30,13 @@ from ringlog_cdc.images.quick import changed, live, tail
 from ringlog_cdc.images.state import common_key
 from ringlog_cdc.images.tables import ImageTable
 from ringlog_cdc.routing import RoutingTable
-from ringlog_cdc.rows import Input, Out, Part, outgoing
+from ringlog_cdc.rows import Input, Out, PartContext, outgoing
 
 HEAD = 10 + 16
 """Bytes of a row before its generation: header and stream."""
 TIME = 16
 COLUMNS_MAX = 256
-"""So many columns of a batch are told apart at once."""
+"""At most N columns of a batch are distinguished at once."""
 
 NO_ITEM = b""
 """What stands for a cell that is not there, while writes with fewer cells are beside those with more."""
@@ -45,7 +45,7 @@ Cells = tuple[Sequence[tuple[str, ...]], Sequence[tuple[bytes | None, ...]]]
 """Of each write the columns that it names, and their cells as rows have them; None: null."""
 
 
-def is_easy(mutations: Mutations, rows: I64, tables: Named, images: Mapping[str, ImageTable]) -> Flags:
+def is_easy(mutations: Mutations, rows: I64, tables: NamedTables, images: Mapping[str, ImageTable]) -> Flags:
     """Which of the plain mutations with these numbers, which name ``tables``, are for ``quick``, if they are rows."""
     flat = np.array([*(name in images and images[name].is_flat for name in tables.names), False])
     codes = operation_codes()[mutations.operation[rows].clip(0)]
@@ -62,7 +62,7 @@ class Easy:
 
     numbers: I64
     logged: Logged
-    tables: Named
+    tables: NamedTables
     composed: pa.LargeBinaryArray
     clustering: pa.LargeBinaryArray
     operations: Sequence[int]
@@ -127,14 +127,14 @@ def easy_writes(
 
 def _clustering(mutations: Mutations, numbers: I64) -> pa.LargeBinaryArray:
     """The clustering keys as ``row_key`` has them: each component behind its length, four bytes."""
-    pieces = Pieces(len(numbers), mutations.data)
+    pieces = BytePieces(len(numbers), mutations.data)
     key = mutations.clustering_key
     pieces.constant(b"\1")
     for place, span in enumerate(key.content):
         there = key.count[numbers] > place
         length = span.length[numbers]
         pieces.rows(length.astype(">u4").view(np.uint8).reshape(-1, 4), there * np.int64(4))
-        pieces.spans(Span(span.start[numbers], length))
+        pieces.spans(ByteSpan(span.start[numbers], length))
     return pieces.joined()
 
 
@@ -160,7 +160,7 @@ def _cells(mutations: Mutations, numbers: I64) -> Cells:
     return columns, every
 
 
-def _names(mutations: Mutations, span: Span, numbers: I64, data: bytes) -> list[str]:
+def _names(mutations: Mutations, span: ByteSpan, numbers: I64, data: bytes) -> list[str]:
     """The texts at those places."""
     codes, contents = grouped(mutations.data, span, numbers, COLUMNS_MAX)
     if (codes < 0).any():
@@ -174,7 +174,7 @@ def _names(mutations: Mutations, span: Span, numbers: I64, data: bytes) -> list[
 
 
 @dataclass(slots=True)
-class Made:
+class ImagedRows:
     """What goes out for writes of tables with images: ``rows`` of easy ones, of each the place among them, and what
     the definition gave for ``numbers`` of the batch. ``ringlog_cdc.arrow`` puts them in order.
     """
@@ -185,7 +185,9 @@ class Made:
     outs: list[Out] = field(default_factory=list)
 
 
-def through(easy: Easy, others: Mapping[int, Input], table: RoutingTable, part: Part, states: States) -> Made:
+def through(
+    easy: Easy, others: Mapping[int, Input], table: RoutingTable, part: PartContext, states: States
+) -> ImagedRows:
     """All writes of tables with images, in the order of their numbers. ``others``: those that are not easy."""
     way = _Way(easy, table, part, states)
     at = 0
@@ -201,7 +203,7 @@ def through(easy: Easy, others: Mapping[int, Input], table: RoutingTable, part: 
 class _Way:
     """Where one is in a batch."""
 
-    def __init__(self, easy: Easy, table: RoutingTable, part: Part, states: States) -> None:
+    def __init__(self, easy: Easy, table: RoutingTable, part: PartContext, states: States) -> None:
         self._easy = easy
         self._table = table
         self._part = part
@@ -223,7 +225,7 @@ class _Way:
         self._before: list[bytes | None] = [None] * count
         self._after: list[bytes | None] = [None] * count
         self._kept = np.ones(count, dtype=bool)
-        self._made = Made()
+        self._made = ImagedRows()
 
     def _look(self) -> None:
         """Which of the tables have partitions with something in common."""
@@ -272,7 +274,7 @@ class _Way:
         number = int(self._easy.numbers[place])
         self.define(number, self._easy.inputs(number))
 
-    def made(self) -> Made:
+    def made(self) -> ImagedRows:
         """What goes out, once one is through."""
         made = self._made
         made.places, made.rows = laid(self._easy.logged, self._kept, self._before, self._after)

@@ -71,5 +71,5 @@ class ImageFiles:
             path.unlink()
 
     def open(self, partition: int) -> ImageStore:
-        """The states of a source partition, for whoever has closed them again before others open them."""
+        """The states of a source partition, for a caller that closes them again before others open them."""
         return ImageStore(self.folder, partition)

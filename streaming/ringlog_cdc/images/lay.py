@@ -1,4 +1,4 @@
-"""Writes of tables with images laid out: the rows that are logged anyway, and their images before and behind them.
+"""Writes of tables with images as logged: the rows that are logged anyway, and their images before and behind them.
 
 An image shares with its write's row all but number, operation, time to live and tail. So all rows are put together at
 once from places in one buffer: the rows without images, then the tails.
@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from ringlog.client.cdc.rows import POSTIMAGE, PREIMAGE
-from ringlog_cdc.columnar.pieces import Pieces
-from ringlog_cdc.columnar.scan import PADDING, Span
+from ringlog_cdc.columnar.pieces import BytePieces
+from ringlog_cdc.columnar.scan import PADDING, ByteSpan
 from ringlog_cdc.columnar.words import I64, Flags
 from ringlog_cdc.images.items import number
 from ringlog_cdc.routing import buffers
@@ -34,7 +34,7 @@ class Logged:
     end: I64
 
     def tail_bytes_max(self, row_bytes_max: int) -> int:
-        """Images with tails up to so many bytes are rows that are not too large."""
+        """Images with tails of at most N bytes are rows that are not too large."""
         around = self.at + len(number(0) + number(PREIMAGE) + NO_TTL) + 1 + self.end - self.begin
         return row_bytes_max - int(around.max(initial=0))
 
@@ -63,11 +63,11 @@ def laid(
     size = (ends[1:] - ends[:-1])[places]
     operation = len(content) + len(parts[1]) + np.where(is_after, len(number(PREIMAGE) + NO_TTL), 0)
 
-    pieces = Pieces(len(places), np.concatenate(parts))
-    pieces.spans(Span(start, at))
+    pieces = BytePieces(len(places), np.concatenate(parts))
+    pieces.spans(ByteSpan(start, at))
     pieces.numbers(numbers)
-    pieces.spans(Span(np.where(is_own, start + at + 1, operation), np.where(is_own, begin - at - 2, 2)))
+    pieces.spans(ByteSpan(np.where(is_own, start + at + 1, operation), np.where(is_own, begin - at - 2, 2)))
     pieces.rows((numbers == counts[places] - 1).astype(np.uint8).reshape(-1, 1))
-    pieces.spans(Span(start + begin, np.where(is_own, size, end) - begin))
-    pieces.spans(Span(len(content) + np.cumsum(lengths) - lengths, lengths))
+    pieces.spans(ByteSpan(start + begin, np.where(is_own, size, end) - begin))
+    pieces.spans(ByteSpan(len(content) + np.cumsum(lengths) - lengths, lengths))
     return places, pieces.joined()

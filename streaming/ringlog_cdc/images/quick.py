@@ -24,7 +24,7 @@ from ringlog_cdc.images.tables import ImageTable
 Items = tuple[tuple[str, ...], tuple[Any, ...]]
 """Columns that are not null, and their items."""
 LAYOUTS_MAX = 4096
-"""So many shapes of images are remembered of a table: which columns have a value, which were touched."""
+"""At most N shapes of images are remembered of a table: which columns have a value, which were touched."""
 
 
 def live(row: Row, now: int) -> Items | None:

@@ -1,4 +1,4 @@
-"""What is kept of a row, so that its image can be told: newest versions of cells, and what was deleted.
+"""What is kept of a row, so that its image can be made: newest versions of cells, and what was deleted.
 
 A row's state, and that of what its partition's rows have in common (tombstones, static columns), are plain tuples that
 ``marshal`` stores as they are. They say the same as the states of ``ringlog.kernel.rows``, the only place where a write
@@ -20,8 +20,8 @@ from typing import Any
 
 from immutables import Map
 
-from ringlog.kernel.rows.cells import NEVER, NOTHING, Cell, Place, RowState
-from ringlog.kernel.rows.partition import Columns, Key, PartitionState, Range, partition_state
+from ringlog.kernel.rows.cells import NEVER, NOTHING, Place, RowCell, RowState
+from ringlog.kernel.rows.partition import Key, PartitionState, Range, TableColumns, partition_state
 from ringlog_cdc.images.items import item_of, value_of
 
 GRACE = 10 * 86_400 * 1_000_000
@@ -104,12 +104,12 @@ def whole_row(row: Row | None) -> RowState:
         return NOTHING
     _, deleted, marker, *_, many = row
     elements, wiped = many or NO_MANY
-    every: dict[Place, Cell] = {
-        (column, None): Cell(timestamp, None if item is None else value_of(column, item), expires)
+    every: dict[Place, RowCell] = {
+        (column, None): RowCell(timestamp, None if item is None else value_of(column, item), expires)
         for column, (timestamp, item, expires) in versions(row).items()
     }
-    every |= {(column, key): Cell(*one) for column, found in elements.items() for key, one in found.items()}
-    return RowState(deleted, None if marker is None else Cell(*marker), Map(every), Map(wiped))
+    every |= {(column, key): RowCell(*one) for column, found in elements.items() for key, one in found.items()}
+    return RowState(deleted, None if marker is None else RowCell(*marker), Map(every), Map(wiped))
 
 
 def kept_row(state: RowState, now: int, ttl: int) -> Row | None:
@@ -163,7 +163,7 @@ def _item(column: str, value: bytes | None) -> bytes | None:
     return None if value is None else item_of(column, value)
 
 
-def _place(item: tuple[Place, Cell]) -> tuple[str, bytes]:
+def _place(item: tuple[Place, RowCell]) -> tuple[str, bytes]:
     return item[0][0], item[0][1] or b""
 
 
@@ -180,7 +180,7 @@ def forgotten_at(versions: Iterable[Version], now: int, ttl: int) -> int:
     return min(limit, now + ttl) if ttl else limit
 
 
-def whole_partition(columns: Columns, common: Common | None, rows: Mapping[Key, Row | None]) -> PartitionState:
+def whole_partition(columns: TableColumns, common: Common | None, rows: Mapping[Key, Row | None]) -> PartitionState:
     """A partition as the kernel has it, with these rows only."""
     _, deleted, ranges, static = common if common is not None else NO_COMMON
     known = ((key, whole_row(row)) for key, row in rows.items())

@@ -35,7 +35,7 @@ MARSHAL = 2
 """The version of ``marshal`` without references: later Pythons read it."""
 
 CHANGES_MAX = 40_000
-"""So many changed states are written before more are fetched; twice as many before any other is changed."""
+"""N changed states are written before more are fetched; twice as many before any other is changed."""
 HELD_BYTES_MAX = 48 << 20
 """Likewise, of what was fetched and of the writes that went by since."""
 
@@ -69,7 +69,7 @@ class ImageStore:
     """The states of a source partition: ``rewind``, ``begin``, states, ``commit``; ``close`` gives up what is open."""
 
     def __init__(self, folder: Path, partition: int) -> None:
-        """Waits for whoever uses the file. Raises ImagesLost, or CdcError ``images_elsewhere``."""
+        """Waits for the process that uses the file. Raises ImagesLost, or CdcError ``images_elsewhere``."""
         self.partition = partition
         self._open(folder)
         self._stored: dict[bytes, bytes | None] = {}
@@ -229,7 +229,7 @@ class ImageStore:
         return key[:4] in self._common
 
     def expect(self, size: int) -> None:
-        """Writes of so many bytes are next: what they leave finds room."""
+        """Writes of this number of bytes are next: what they leave finds room."""
         self._held_bytes += size
         if self._held_bytes > HELD_BYTES_MAX:
             self._flush()

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ringlog.client.cdc.table import TableShape
+from ringlog.client.cdc.table import FoldedShape
 from ringlog.kernel.changes import TableChange
+from ringlog.kernel.schema.stored import in_stored_names
 from ringlog.kernel.state import ClusterState, Table, in_order
 from ringlog.kernel.values import CdcOptions, Column
 
@@ -19,7 +20,8 @@ KEYS = ("id", "preimage", "postimage", "columns", "partition_key", "clustering_k
 class ImageTable:
     """A table that keeps images. ``ttl``: microseconds after which a row that nobody writes is forgotten; 0: never.
 
-    ``regular`` and ``static`` are the names of its columns without those of the key, in the order of the schema.
+    ``regular`` and ``static`` are the names of its columns without those of the key, in the order of the schema: stored
+    ones (``kernel.schema.stored``). ``respelled``: states may have cells of columns that were dropped.
     """
 
     def __init__(self, name: str, fields: Mapping[str, Any], ttl: int) -> None:
@@ -30,19 +32,22 @@ class ImageTable:
         columns = tuple(Column(*column) for column in fields["columns"])
         keys = tuple(fields["partition_key"]), tuple(fields["clustering_key"])
         keyspace, _, own = name.partition(".")
-        self.shape = TableShape(
+        self.shape = FoldedShape(
             TableChange(0, self.id, keyspace, own, columns, *keys, CdcOptions(True), "", 0, committed_by_log=True)
         )
         data = [column for column in columns if column.name not in (*keys[0], *keys[1])]
         self.static = tuple(column.name for column in data if column.static)
         self.regular = tuple(column.name for column in data if not column.static)
         self.known = frozenset(self.regular)
+        self.respelled = bool(fields.get("respelled"))
         self.layouts: dict[Any, Any] = {}
 
     @property
     def is_flat(self) -> bool:
-        """True if every column is one cell of a row: no static ones, no collections of many cells."""
-        return not (self.static or self.shape.columns.multi_cell)
+        """True if every column is one cell of a row, and states have cells of no other: no static ones, no collections
+        of many cells, none that was dropped.
+        """
+        return not (self.static or self.shape.columns.multi_cell or self.respelled)
 
 
 def keeps_images(table: Table) -> bool:
@@ -57,7 +62,9 @@ def images_context(state: ClusterState, ttl: int) -> dict[str, Any]:
 
 
 def _fields(table: Table) -> dict[str, Any]:
-    return {
+    respelled = {"respelled": table.respelled} if table.respelled else {}
+    table = in_stored_names(table)
+    return respelled | {
         "id": table.id,
         "preimage": table.cdc.preimage,
         "postimage": table.cdc.postimage,

@@ -3,7 +3,7 @@
 ``<checkpoint>/images/begun.json`` says for each source partition at which offset images began there. It is written
 before the first part that keeps them; there, and nowhere else, a store may be missing, and only if the part before kept
 none may that file be. When no table keeps images any
-more the folder is emptied: writes go by that nobody folds, so whoever keeps images again begins with empty states.
+more the folder is emptied: writes go by that nobody folds, so a job that keeps images again begins with empty states.
 
 A task sees one source partition in the order of its offsets, which is how Spark's Kafka source cuts a batch; it is
 checked. A task without a record does not know its partition: the driver moves such a store on itself.
@@ -108,7 +108,7 @@ class ImageFolder:
     """The driver's side. Nothing here is called while tasks run."""
 
     def __init__(self, files: ImageFiles, owner: int, anew: bool = False, tell: Tell | None = None) -> None:
-        """``anew``: where states were lost, images begin anew; ``tell`` is told so, with partition and offset."""
+        """``anew``: where states were lost, images begin anew; ``tell`` is called then, with partition and offset."""
         self._files = files
         self._owner = owner
         self._anew = anew

@@ -14,11 +14,12 @@ column                     type
                            a table that was dropped from those of one that was made under its name
 =========================  ========================================================================================
 
-A column of a Delta table keeps its type and its name for ever. So what the lake has already decides: a new column of
-the base table is added; one that has gone stays, and is null from then on; one that came back with another type (of
-another table of the name, or of a user type that has grown), or that differs from an earlier one only in upper and
-lower case (``ringlog.client.cdc.names``), is left out, and what it would have is in ``cdc$undecoded``. Nothing stops
-the job, and nothing is lost.
+A column of a Delta table keeps its type and its name for ever: it has the name under which its cells lie
+(``ringlog.kernel.schema.stored``), the one that it was added with, whatever it is called later. So what the lake has
+already decides: a new column of the base table is added; one that has gone stays, and is null from then on; one that
+came back with another type (of another table of the name, or of a user type that has grown), or that differs from an
+earlier one only in upper and lower case (``ringlog.client.cdc.names``), is left out, and what it would have is in
+``cdc$undecoded``. Nothing stops the job, and nothing is lost.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ import pyarrow as pa
 
 from ringlog.client.cdc.names import latecomers
 from ringlog.kernel.changes import TableChange
+from ringlog.kernel.schema.stored import in_stored_names
 from ringlog.kernel.state import ClusterState, in_order
 from ringlog.kernel.values import CdcOptions, Column
 from ringlog_cdc.lake.heads import decoded, heads_in
@@ -53,13 +55,14 @@ TableFields = Sequence[Any]
 
 def fields_of(state: ClusterState) -> dict[str, TableFields]:
     """What rows of every table are decoded by, for the context of a plan part; JSON."""
+    tables = ((name, in_stored_names(table)) for name, table in in_order(state.tables))
     return {
         name: [
             [[column.name, column.type] for column in table.columns],
             list(table.partition_key),
             list(table.clustering_key),
         ]
-        for name, table in in_order(state.tables)
+        for name, table in tables
     }
 
 

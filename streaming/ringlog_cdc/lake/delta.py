@@ -44,7 +44,7 @@ def description_path(root: str, name: str) -> str:
     return f"{root.rstrip('/')}/{name}"
 
 
-class Delta:
+class DeltaTables:
     """Tables of one session, as one author."""
 
     def __init__(self, session: SparkSession, author: str) -> None:
@@ -80,7 +80,8 @@ class Delta:
         """Put rows in the place of all that is there, or of a generation's; again if somebody else did so just now."""
         write = self._write(rows, version, {}, author).mode("overwrite")
         if generation is not None:
-            write = write.option("replaceWhere", f"`{GENERATION}` = {generation}").partitionBy(GENERATION)
+            where = f"`{GENERATION}` = {generation}"
+            write = write.option("replaceWhere", where).option("mergeSchema", "true").partitionBy(GENERATION)
         for left in reversed(range(TRIES)):
             try:
                 write.save(path)
@@ -96,7 +97,7 @@ class Delta:
             self.append(path, there.limit(0), LAST, {"closed_out": author}, author)
 
     def told(self, path: str) -> tuple[dict[str, Any], ...]:
-        """What the newest commits of a table were told, the newest first."""
+        """What was kept with the newest commits of a table, the newest first."""
         if self.load(path) is None:
             return ()
         history = self.session.sql(f"DESCRIBE HISTORY delta.`{path}` LIMIT {COMMITS}").select("userMetadata").collect()
@@ -117,7 +118,7 @@ COMMITS = 200
 
 
 def decode_told(data: bytes) -> dict[str, Any]:
-    """What a commit of the job was told; nothing for the words of anybody else."""
+    """What was kept with a commit of the job; nothing for a commit by another author."""
     try:
         found = json.loads(data)
         places = {int(partition): offset for partition, offset in found.get("cdc_from", {}).items()}

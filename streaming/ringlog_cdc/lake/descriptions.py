@@ -16,9 +16,10 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 
 from ringlog.kernel.generations.describe import size_of
+from ringlog.kernel.generations.tablet_streams import ranges_of
 from ringlog.kernel.state import ClusterState, Generation
 from ringlog_cdc.lake.columns import GENERATION, TOKEN
-from ringlog_cdc.lake.delta import GENERATIONS, STREAMS, Delta, description_path
+from ringlog_cdc.lake.delta import GENERATIONS, STREAMS, DeltaTables, description_path
 from ringlog_cdc.lake.heads import TOKEN_BYTES
 
 GENERATION_FIELDS = pa.schema(
@@ -45,16 +46,18 @@ STREAM_FIELDS = pa.schema(
         pa.field("cdc$stream_id", pa.binary()),
         pa.field(TOKEN, pa.int64()),
         pa.field("expired", pa.int64()),
+        pa.field("table", pa.string()),
     ]
 )
 
-Mark = tuple[str, int | None, int | None, int | None]
+Mark = tuple[str, int, int | None, int | None, int | None]
+"""Of a generation: its id, how many ranges it describes, and since when it is published, closed, expired."""
 
 
 class Descriptions:
     """The two tables of one lake. For one thread at a time."""
 
-    def __init__(self, delta: Delta, root: str, cluster_id: str) -> None:
+    def __init__(self, delta: DeltaTables, root: str, cluster_id: str) -> None:
         self._delta = delta
         self._root = root
         self._cluster_id = cluster_id
@@ -69,7 +72,7 @@ class Descriptions:
             self._marks = self._read()
         for generation in state.generations:
             before = self._marks.get(generation.timestamp)
-            if before is None or before[3] != _mark(generation)[3]:
+            if before is None or (before[1], before[4]) != (_mark(generation)[1], _mark(generation)[4]):
                 self._put_streams(generation, state.epoch)
         if marks != self._marks:
             self._put_generations(state)
@@ -80,7 +83,9 @@ class Descriptions:
         """What a driver before this one has written."""
         there = self._delta.load(description_path(self._root, GENERATIONS))
         rows = () if there is None else there.collect()
-        return {row[GENERATION]: (row["id"], row["published"], row["closed"], row["expired"]) for row in rows}
+        return {
+            row[GENERATION]: (row["id"], row["ranges"], row["published"], row["closed"], row["expired"]) for row in rows
+        }
 
     def _put_streams(self, generation: Generation, epoch: int) -> None:
         path, start = description_path(self._root, STREAMS), generation.timestamp
@@ -105,7 +110,9 @@ class Descriptions:
 
 
 def _mark(generation: Generation) -> Mark:
-    return generation.id, generation.published, generation.closed, _expired(generation)
+    gone = generation.forgotten
+    ranges = len(generation.ranges) + sum(len(one.ends) for one in generation.tables) if gone is None else gone.ranges
+    return generation.id, ranges, generation.published, generation.closed, _expired(generation)
 
 
 def _expired(generation: Generation) -> int | None:
@@ -136,21 +143,27 @@ def generations_table(generations: Sequence[Generation], epoch: int) -> pa.Table
 
 
 def streams_table(generation: Generation) -> pa.Table:
-    """Rows of ``cdc-streams`` for a generation that has its ranges: a stream each, with its place in its range."""
+    """Rows of ``cdc-streams`` for a generation that has its ranges: a stream each, with its place in its range.
+
+    ``table``: the id of the table of which the range is a tablet; empty: the range is one of the ring.
+    """
     rows: list[dict[str, Any]] = []
-    start = generation.ranges[-1].end
-    for described in generation.ranges:
-        for slot, stream in enumerate(described.streams):
-            rows.append(
-                {
-                    GENERATION: generation.timestamp,
-                    "range_start": start,
-                    "range_end": described.end,
-                    "slot": slot,
-                    "cdc$stream_id": stream,
-                    TOKEN: int.from_bytes(stream[:TOKEN_BYTES], "big", signed=True),
-                    "expired": _expired(generation),
-                }
-            )
-        start = described.end
+    tablets = [(one.table, ranges_of(generation.timestamp, one)) for one in generation.tables]
+    for table, ranges in [("", generation.ranges), *tablets]:
+        start = ranges[-1].end
+        for described in ranges:
+            for slot, stream in enumerate(described.streams):
+                rows.append(
+                    {
+                        GENERATION: generation.timestamp,
+                        "range_start": start,
+                        "range_end": described.end,
+                        "slot": slot,
+                        "cdc$stream_id": stream,
+                        TOKEN: int.from_bytes(stream[:TOKEN_BYTES], "big", signed=True),
+                        "expired": _expired(generation),
+                        "table": table,
+                    }
+                )
+            start = described.end
     return pa.Table.from_pylist(rows, STREAM_FIELDS)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import CdcRow, decode_cdc_row
 from ringlog_cdc.columnar.mutations import grouped
-from ringlog_cdc.columnar.scan import Span
+from ringlog_cdc.columnar.scan import ByteSpan
 from ringlog_cdc.columnar.words import rows_of
 from ringlog_cdc.errors import CdcError
 from ringlog_cdc.reading.heads import NAMES_MAX, Front, front_of
@@ -78,7 +78,7 @@ def heads_in(found: Front, values: pa.Array) -> Heads:
     )
 
 
-def _texts(found: Front, span: Span) -> pa.Array:
+def _texts(found: Front, span: ByteSpan) -> pa.Array:
     """The texts of spans; the records of names beyond ``NAMES_MAX`` others become doubtful."""
     rows = np.flatnonzero(found.cursor.sound)
     codes, contents = grouped(found.cursor.data, span, rows, NAMES_MAX)

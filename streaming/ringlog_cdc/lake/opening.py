@@ -14,10 +14,10 @@ from pyspark.sql import functions as F
 
 from ringlog.kernel.state import ClusterState
 from ringlog_cdc.frames import TopicReader, before
-from ringlog_cdc.lake.delta import Delta
+from ringlog_cdc.lake.delta import DeltaTables
 from ringlog_cdc.lake.identity import forget_filled, identify, is_filled, mark_filled
 from ringlog_cdc.lake.sink import HEADS_TYPE, Lake, heads
-from ringlog_cdc.progress import Progress
+from ringlog_cdc.progress import BatchProgress
 from ringlog_cdc.settings import JobSettings
 from ringlog_cdc.source import Offsets
 
@@ -28,7 +28,7 @@ def open_lake(
     state: ClusterState,
     planned: Mapping[int, int] | None,
     offsets: Offsets,
-    say: Progress,
+    say: BatchProgress,
 ) -> Lake | None:
     """The lake of the job, with everything that the CDC topic has; None if it has no lake.
 
@@ -38,7 +38,7 @@ def open_lake(
     identity = identify(settings.checkpoint, state.cluster_id, settings.writer, settings.lake)
     if identity is None:
         return None
-    lake = Lake(Delta(session, identity.author), identity)
+    lake = Lake(DeltaTables(session, identity.author), identity)
     forget_filled(settings.checkpoint, identity)
     if not is_filled(settings.checkpoint):
         authors = lake.others()

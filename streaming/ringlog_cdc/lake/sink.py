@@ -37,7 +37,7 @@ from ringlog_cdc.lake.columns import (
     left_out,
     table_of,
 )
-from ringlog_cdc.lake.delta import WRITERS, Delta, description_path, log_path, types_of
+from ringlog_cdc.lake.delta import WRITERS, DeltaTables, description_path, log_path, types_of
 from ringlog_cdc.lake.descriptions import Descriptions
 from ringlog_cdc.lake.heads import heads_of
 from ringlog_cdc.lake.identity import Identity, author_prefix
@@ -64,16 +64,16 @@ IDENTITY = {
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
-    """What a commit of rows is: its number (None: it needs none), and what is told with it."""
+class LakeCommit:
+    """What a commit of rows is: its number (None: it needs none), and what is kept with it."""
 
     version: int | None
     told: Mapping[str, Any]
 
 
-def commit_of(entry: PlanEntry, identity: Identity, cdc_from: Positions) -> Commit:
+def commit_of(entry: PlanEntry, identity: Identity, cdc_from: Positions) -> LakeCommit:
     """The commit of a plan part. ``cdc_from``: where the CDC topic ended before the part was written to it."""
-    return Commit(
+    return LakeCommit(
         entry.sequence,
         {
             "writer": identity.writer,
@@ -91,7 +91,7 @@ def commit_of(entry: PlanEntry, identity: Identity, cdc_from: Positions) -> Comm
 class Lake:
     """One lake. ``append`` is for the thread of the batches, ``describe`` for any."""
 
-    def __init__(self, delta: Delta, identity: Identity, rows_per_file: int = ROWS_PER_FILE) -> None:
+    def __init__(self, delta: DeltaTables, identity: Identity, rows_per_file: int = ROWS_PER_FILE) -> None:
         self.identity = identity
         self.delta = delta
         self._rows_per_file = rows_per_file
@@ -111,14 +111,14 @@ class Lake:
         """
         self.add(rows, commit_of(entry, self.identity, told), fields)
 
-    def add(self, rows: DataFrame, commit: Commit, fields: Mapping[str, TableFields]) -> dict[str, int]:
+    def add(self, rows: DataFrame, commit: LakeCommit, fields: Mapping[str, TableFields]) -> dict[str, int]:
         """Add rows of any tables (``table``, ``generation``, ``token``, ``value``); their numbers by table."""
         counts = {row["table"]: row["count"] for row in rows.groupBy("table").count().collect()}
         for table, count in sorted(counts.items()):
             self._add(table, rows.where(F.col("table") == table), count, commit, fields.get(table))
         return counts
 
-    def _add(self, table: str, rows: DataFrame, count: int, commit: Commit, fields: TableFields | None) -> None:
+    def _add(self, table: str, rows: DataFrame, count: int, commit: LakeCommit, fields: TableFields | None) -> None:
         path = log_path(self.identity.root, table)
         if self._there.get(table) is None:
             self._there[table] = self.delta.columns(path)
@@ -169,7 +169,7 @@ class Lake:
                 keys = [F.col(name).alias(mine) for mine, name in IDENTITY.items()]
                 had = there.select(*keys, F.col(SOURCE_TOPIC).alias("topic"))
                 missing = missing.join(had, ["topic", *IDENTITY], "left_anti")
-            found |= self.add(missing.select(*COLUMNS), Commit(None, {"filled": self.identity.author}), fields)
+            found |= self.add(missing.select(*COLUMNS), LakeCommit(None, {"filled": self.identity.author}), fields)
         return found
 
     def lacks_from(self, tables: Iterable[str]) -> dict[int, int]:

@@ -99,7 +99,7 @@ class PutContext:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class ReportHeld:
     """For all to see, now and then: the batch waits ``since`` (``Now``). ``horizon``: the one that is too low; None if
     it waits for the log to have what is decided.
     """
@@ -111,7 +111,7 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class News:
+class AwaitState:
     """Wait a while for a state after ``seen``; outcome: the newest one."""
 
     seen: ClusterState
@@ -126,7 +126,7 @@ class Begin:
 
 
 @dataclass(frozen=True, slots=True)
-class Write:
+class WriteRows:
     """Write the rows and letters of ``ranges`` of a part, those of each source partition in its order; outcome: the
     ranges that are left to do.
 
@@ -249,9 +249,9 @@ class Batches:
             return
         since, state = (yield Now()), (yield Newest())
         while not (yield from self._promises.says(state)):
-            yield Held(batch, part, None, since)
+            yield ReportHeld(batch, part, None, since)
             yield Look()
-            state = yield News(state)
+            state = yield AwaitState(state)
 
     def _hold(self, batch: int, part: int, horizon: Micros, since: Micros | None) -> Steps[Micros]:
         """Wait until the horizon is another one; gives since when."""
@@ -259,9 +259,9 @@ class Batches:
         yield from self._promises.need(held=True)
         state = yield Newest()
         while self._promises.horizon(state) == horizon:
-            yield Held(batch, part, horizon, began)
+            yield ReportHeld(batch, part, horizon, began)
             yield Look()
-            state = yield News(state)
+            state = yield AwaitState(state)
         return began
 
     def _decide(self, draft: Draft, context: Context, name: str) -> Steps[PlanEntry | None]:
@@ -297,7 +297,7 @@ class Batches:
             # Another incarnation may have carried the part out, and closed its generation: these rows are no late ones.
             self._promises.mine(state)
             context = still_known(self._stored(entry.context), state, entry.used)
-            left = yield Write(entry, left, context, closed_for(entry, state), state)
+            left = yield WriteRows(entry, left, context, closed_for(entry, state), state)
         yield MarkDone(entry)
 
 

@@ -6,28 +6,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ringlog.kernel.values import Command, Epoch, Micros
+from ringlog.kernel.values import Micros
 from ringlog.protocol.effects import Steps
 from ringlog_cdc.chain import PlanChain
 from ringlog_cdc.plan import PlanEntry
 
 
 @dataclass(frozen=True, slots=True)
-class AskFor:
-    """Ask for a command under this request id. Outcome: the final answer, None if there was none in time.
-
-    The driver raises if the job was asked to stop.
-    """
-
-    command: Command
-    request_id: str
-    since_epoch: Epoch
-
-
-@dataclass(frozen=True, slots=True)
 class Woken:
-    """Wait for an epoch or a ``Wake`` since the last time, for ``patience`` at most. The driver raises as at
-    ``AskFor``.
+    """Wait for an epoch or a ``Wake`` since the last time, for ``patience`` at most. The driver raises if the
+    job was asked to stop.
     """
 
     patience: Micros

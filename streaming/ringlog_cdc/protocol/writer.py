@@ -17,18 +17,18 @@ from dataclasses import dataclass
 from ringlog.kernel.commands.cdc_writers import AdvanceCdcWriter, RegisterCdcWriter
 from ringlog.kernel.settings import leeway_at, setting
 from ringlog.kernel.state import CdcWriter, ClusterState
-from ringlog.kernel.values import Command, Epoch, Micros, Position
-from ringlog.protocol.answers import AppliedResult, RejectedResult, Submitted
+from ringlog.kernel.values import Epoch, Micros, Position
+from ringlog.protocol.answers import AppliedResult, RejectedResult
 from ringlog.protocol.draw import Draw
 from ringlog.protocol.effects import FOREVER, At, Barrier, Newest, Now, Steps, Until, WallClock
-from ringlog.wire.ids import ENTROPY_BYTES, new_request_id
+from ringlog.protocol.submission import insist
 from ringlog_cdc.chain import PlanChain
 from ringlog_cdc.errors import CdcError, WriterReplaced, source_in_use
 from ringlog_cdc.known import has_said, withdrawn
 from ringlog_cdc.plan import close_entry
 from ringlog_cdc.promises import (
     Claim,
-    Standing,
+    WriterStanding,
     binding,
     closed_before,
     closes_before_nothing,
@@ -40,7 +40,6 @@ from ringlog_cdc.promises import (
 )
 from ringlog_cdc.protocol.effects import (
     AppendPlan,
-    AskFor,
     EndsOf,
     FirstSince,
     Locked,
@@ -54,7 +53,7 @@ INCARNATION_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
+class WriterTimes:
     """``look``: how often it looks again when nothing wakes it; ``close_look``: how often it asks the broker whether a
     generation can be closed; ``clock_margin``: how far the clock must be past a time before no broker is believed to
     append below it any more; ``patience``: with a read barrier.
@@ -72,7 +71,7 @@ class Promises:
     ``tried``: the incarnations that it asked to register, the one that it is at the end.
     """
 
-    def __init__(self, name: str, source: str, sink: str, draw: Draw, times: Times) -> None:
+    def __init__(self, name: str, source: str, sink: str, draw: Draw, times: WriterTimes) -> None:
         self.name, self.source = name, source
         self.incarnation = draw.take(INCARNATION_BYTES).hex()
         self.tried: list[str] = []
@@ -120,7 +119,7 @@ class Promises:
         """Register this incarnation and fold at least to it; gives the epoch. Raises CdcError."""
         while True:
             self.tried.append(self.incarnation)
-            answer = yield from self._settle(RegisterCdcWriter(self.name, self.incarnation, self.source))
+            answer = yield from insist(RegisterCdcWriter(self.name, self.incarnation, self.source), self._draw)
             if isinstance(answer, RejectedResult) and answer.code == "source_in_use":
                 raise source_in_use(answer.detail)
             if isinstance(answer, RejectedResult):
@@ -161,7 +160,7 @@ class Promises:
     def _wish(self, state: ClusterState, mine: CdcWriter, now: Micros) -> Steps[Micros | None]:
         """The horizon to ask for, None if the present one serves. A lowering binds from here on."""
         head = yield OfChain(chain_head)
-        standing = Standing(
+        standing = WriterStanding(
             horizon=mine.horizon,
             floor=mine.floor,
             low_watermark=mine.low_watermark,
@@ -214,8 +213,8 @@ class Promises:
     def advance(self, horizon: Micros, low_watermark: Micros, positions: tuple[Position, ...]) -> Steps[None]:
         """Make one promise and wait until its fate is final and folded; until then a lowering binds."""
         decided = places((yield OfChain(PlanChain.durable_positions)))
-        answer = yield from self._settle(
-            AdvanceCdcWriter(self.name, self.incarnation, horizon, low_watermark, positions, decided)
+        answer = yield from insist(
+            AdvanceCdcWriter(self.name, self.incarnation, horizon, low_watermark, positions, decided), self._draw
         )
         if isinstance(answer, AppliedResult):
             yield from _folded(answer.epoch)
@@ -228,14 +227,6 @@ class Promises:
     def _unbind(self) -> Steps[None]:
         self._bound = None
         yield from ()
-
-    def _settle(self, command: Command) -> Steps[Submitted]:
-        request_id = new_request_id((yield WallClock()), self._draw.take(ENTROPY_BYTES))
-        since = (yield Newest()).epoch
-        answer: Submitted | None = None
-        while answer is None:
-            answer = yield AskFor(command, request_id, since)
-        return answer
 
 
 def _folded(epoch: Epoch) -> Steps[ClusterState]:

@@ -32,10 +32,10 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from ringlog.client.cdc.lives import Life
+from ringlog.client.cdc.lives import NamedLife
 from ringlog.client.cdc.rows import DELETED, ELEMENTS, TableTypes
 from ringlog.kernel.changes import TableChange
-from ringlog.kernel.schema.collections import Shape, shape_of
+from ringlog.kernel.schema.collections import TypeShape, shape_of
 from ringlog.kernel.schema.types import TypeMismatch, deserialize
 from ringlog.wire.mapping import uuid_text
 from ringlog.wire.records import CdcRow
@@ -80,7 +80,7 @@ def _micros(millis: int) -> int:
 _CONVERTS: Mapping[str, Convert] = {"varint": str, "timestamp": _micros}
 
 
-def _kind(shape: Shape) -> _Kind:
+def _kind(shape: TypeShape) -> _Kind:
     if not shape.parts:
         return _Kind(_SCALARS[shape.name], _CONVERTS.get(shape.name))
     parts = [_kind(part) for part in shape.parts]
@@ -93,7 +93,7 @@ def _kind(shape: Shape) -> _Kind:
     return _Kind(pa.list_(parts[0].arrow), lambda found: [each(item) for item in found])
 
 
-def _struct(shape: Shape, parts: Sequence[_Kind]) -> _Kind:
+def _struct(shape: TypeShape, parts: Sequence[_Kind]) -> _Kind:
     names = shape.fields or tuple(f"_{number}" for number in range(1, len(parts) + 1))
     converts = [part.convert or _same for part in parts]
 
@@ -120,7 +120,7 @@ class LogColumns:
     def __init__(
         self,
         table: TableChange,
-        life: Life | None = None,
+        life: NamedLife | None = None,
         out: frozenset[str] = frozenset(),
         with_epoch: bool = False,
     ) -> None:
@@ -163,7 +163,7 @@ class LogColumns:
     def batch(self, rows: Sequence[CdcRow]) -> pa.RecordBatch:
         """The rows that are the table's, as one batch."""
         types, schema = TableTypes(self.table), self.schema()
-        rows = [row for row in rows if self.is_mine(row.epoch)]
+        rows = [types.named(row) for row in rows if self.is_mine(row.epoch)]
         columns: dict[str, list[Any]] = {
             "cdc$stream_id": [row.stream_id for row in rows],
             "cdc$time": [uuid_text(row.time) for row in rows],
@@ -230,7 +230,7 @@ def read_value(read: Convert, name: str, data: bytes | None, odd: dict[str, byte
 
 
 def _taken(row: CdcRow, name: str, read: Convert) -> list[Any] | None:
-    """The keys of elements that were taken out; those that are none of the type are told among what is undecoded."""
+    """The keys of elements that were taken out; those that are none of the type are shown among what is undecoded."""
     for found in row.deleted_elements:
         if found.column == name:
             odd: dict[str, bytes] = {}

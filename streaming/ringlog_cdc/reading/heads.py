@@ -17,18 +17,18 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from ringlog.client.cdc.errors import Unreadable
+from ringlog.client.cdc.errors import UnreadableRecord
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import CDC_ROW, CdcRow, decode_cdc_row
 from ringlog.wire.single_object import HEADER_BYTES, header
 from ringlog_cdc.columnar.mutations import grouped
-from ringlog_cdc.columnar.scan import PADDING, Cursor, Span, padded
+from ringlog_cdc.columnar.scan import PADDING, ByteSpan, Cursor, padded
 from ringlog_cdc.columnar.words import I64, U8, Flags, is_ascii, rows_of
 from ringlog_cdc.routing import buffers
 from ringlog_schemas import by_fingerprint
 
 NAMES_MAX = 64
-"""So many names of tables and topics in a batch of records; what has another one is decoded whole."""
+"""At most N names of tables and topics in a batch of records; what has another one is decoded whole."""
 FIRST_FIELDS = (
     ("stream_id", "fixed"),
     ("generation", "long"),
@@ -48,7 +48,7 @@ FIRST_FIELDS = (
 """The fields that are read here, in their order, with their kinds; a schema that begins otherwise is not read here."""
 
 
-class Head(NamedTuple):
+class RowHead(NamedTuple):
     """A row as the protocol sees it, and the record that it is of."""
 
     stream_id: bytes
@@ -75,7 +75,7 @@ def decoded(value: bytes, partition: int, offset: int) -> CdcRow:
     try:
         return decode_cdc_row(value)
     except WireError as error:
-        raise Unreadable(partition, offset, str(error)) from error
+        raise UnreadableRecord(partition, offset, str(error)) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class Front:
     ttl: I64
     has_ttl: Flags
     last: Flags
-    names: tuple[Span, Span, Span]
+    names: tuple[ByteSpan, ByteSpan, ByteSpan]
     source: tuple[I64, I64]
     timestamp: I64
 
@@ -149,7 +149,7 @@ def _front(data: U8, starts: I64, ends: I64) -> Front:
     )
 
 
-def heads(values: Sequence[bytes], offsets: Sequence[int]) -> list[Head | None]:
+def heads(values: Sequence[bytes], offsets: Sequence[int]) -> list[RowHead | None]:
     """The head of each record; None where it must be decoded whole."""
     if not values:
         return []
@@ -169,13 +169,13 @@ def heads(values: Sequence[bytes], offsets: Sequence[int]) -> list[Head | None]:
         offsets,
         values,
     )
-    rows = map(Head._make, zip(*columns, strict=True))
+    rows = map(RowHead._make, zip(*columns, strict=True))
     return [head if sound else None for head, sound in zip(rows, cursor.sound.tolist(), strict=True)]
 
 
-def head_of(row: CdcRow, offset: int, value: bytes) -> Head:
+def head_of(row: CdcRow, offset: int, value: bytes) -> RowHead:
     """The head of a row that was decoded whole."""
-    return Head(
+    return RowHead(
         row.stream_id,
         row.time,
         row.generation,
@@ -219,7 +219,7 @@ def _known(data: U8, starts: I64, ends: I64) -> Flags:
     return known & (ends - starts >= HEADER_BYTES)
 
 
-def _grouped(cursor: Cursor, span: Span) -> list[str]:
+def _grouped(cursor: Cursor, span: ByteSpan) -> list[str]:
     """A name for each record; those with names beyond ``NAMES_MAX`` others become doubtful."""
     rows = np.flatnonzero(cursor.sound)
     codes, contents = grouped(cursor.data, span, rows, NAMES_MAX)

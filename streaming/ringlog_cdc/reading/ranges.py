@@ -25,17 +25,18 @@ from itertools import pairwise
 from pyspark.sql.datasource import InputPartition
 
 from ringlog.client.cdc.errors import RowsLost, UnknownTable
-from ringlog.client.cdc.lives import Life, Lives
-from ringlog.client.cdc.progress import NOT_ENTERED, PartitionProgress, Progress, begin_at
+from ringlog.client.cdc.lives import Lives, NamedLife
+from ringlog.client.cdc.progress import NOT_ENTERED, ConsumerProgress, PartitionProgress, begin_at
 from ringlog.client.cdc.reader import EARLIEST, NOW, start_of
-from ringlog.client.cdc.reading import Reading, Verdict
-from ringlog.client.cdc.schema import Schema
-from ringlog.client.cdc.topics import Record, Topics
+from ringlog.client.cdc.reading import CdcReading, RowVerdict
+from ringlog.client.cdc.schema import SchemaFollower
+from ringlog.client.cdc.topics import CdcRecord, Topics
 from ringlog.kernel.changes import TableChange
+from ringlog.log.identity import Memory
 from ringlog.wire.codec import writer
 from ringlog.wire.errors import WireError
 from ringlog.wire.single_object import HEADER_BYTES, split
-from ringlog_cdc.reading.heads import Head, decoded, head_of, heads, known_headers
+from ringlog_cdc.reading.heads import RowHead, decoded, head_of, heads, known_headers
 from ringlog_cdc.reading.whole import OnePass, Readable, readable
 
 POLL_S = 0.2
@@ -82,18 +83,18 @@ class WholeRange(InputPartition):
     start: int
 
 
-def ranges_along(places: Sequence[Progress]) -> list[CdcRange]:
+def ranges_along(places: Sequence[ConsumerProgress]) -> list[CdcRange]:
     """The ranges whose delivered writes are those along a path, which begins at the first of these places."""
     return [found for start, end in pairwise(places) for found in ranges_between(start, end)]
 
 
-def milestone(place: Progress) -> Progress:
+def milestone(place: ConsumerProgress) -> ConsumerProgress:
     """A place within a path, with what is wanted there: where it is, and where its generation was entered."""
     parts = tuple((number, PartitionProgress(part.read, part.read)) for number, part in place.partitions)
-    return Progress(place.generation, parts, place.start, place.entered)
+    return ConsumerProgress(place.generation, parts, place.start, place.entered)
 
 
-def ranges_between(start: Progress, end: Progress) -> list[CdcRange]:
+def ranges_between(start: ConsumerProgress, end: ConsumerProgress) -> list[CdcRange]:
     """The ranges whose delivered writes are those between two places."""
     before = dict(start.partitions)
     entered = dict(end.entered)
@@ -103,7 +104,7 @@ def ranges_between(start: Progress, end: Progress) -> list[CdcRange]:
         if start.generation != end.generation or part is None:
             part = PartitionProgress(entered[number], entered[number])
         if part.position < after.read:
-            place = Progress(end.generation, ((number, part),), end.start)
+            place = ConsumerProgress(end.generation, ((number, part),), end.start)
             found.append(CdcRange(number, part.position, after.read, place.to_json()))
     return found
 
@@ -114,7 +115,7 @@ class Scan:
     def __init__(self, settings: ReadSettings) -> None:
         self._settings = settings
         self._topics: Topics | None = None
-        self._reading: Reading[Head] | None = None
+        self._reading: CdcReading[RowHead] | None = None
 
     @property
     def topics(self) -> Topics:
@@ -129,18 +130,19 @@ class Scan:
             self._topics = topics
         return self._topics
 
-    def table(self) -> tuple[TableChange, Life]:
-        """The table that is read, in its newest version, and when it had its name. Folds the metadata log for that.
+    def table(self, memory: Memory) -> tuple[TableChange, NamedLife]:
+        """The table that is read, in its newest version, and when it had its name. Folds the metadata log for that, and
+        compares it with what ``memory`` has of it.
 
-        Raises UnknownTable.
+        Raises UnknownTable; LogForked, LogReplaced, LogTruncated, LogDamaged.
         """
-        schema = Schema(self._settings.bootstrap_servers, self._settings.cluster)
+        schema = SchemaFollower(self._settings.bootstrap_servers, self._settings.cluster, memory)
         try:
             return table_in(schema.start().lives, self._settings.table, self._settings.table_id)
         finally:
             schema.close()
 
-    def first(self) -> Progress:
+    def first(self) -> ConsumerProgress:
         """Where a new query begins."""
         begin = start_of(self._settings.start)
         bounds = self.topics.bounds()
@@ -149,7 +151,9 @@ class Scan:
             place = begin_at({number: high for number, (_, high) in bounds.items()})
             if opened is None:
                 return place
-            return Progress(opened.timestamp, place.partitions, entered=tuple((n, p.read) for n, p in place.partitions))
+            return ConsumerProgress(
+                opened.timestamp, place.partitions, entered=tuple((n, p.read) for n, p in place.partitions)
+            )
         return begin_at({number: low for number, (low, _) in bounds.items()}, 0 if begin == EARLIEST else int(begin))
 
     def whole(self) -> list[WholeRange]:
@@ -167,22 +171,22 @@ class Scan:
             if low < high and generations
         ]
 
-    def go_to(self, place: Progress) -> None:
+    def go_to(self, place: ConsumerProgress) -> None:
         """Be at a place. Raises RowsLost unless what is lost is to be skipped."""
-        self._reading = Reading(place, frozenset({self._settings.table}))
+        self._reading = CdcReading(place, frozenset({self._settings.table}))
         self._read_on()
 
-    def place(self) -> Progress:
+    def place(self) -> ConsumerProgress:
         """The place."""
         return self._at().progress()
 
-    def advance(self) -> list[Progress]:
+    def advance(self) -> list[ConsumerProgress]:
         """Go on to where the topic ends now, or for as many records as a batch may have; the places at which a
         generation was left. What comes meanwhile is for the next time.
         """
         reading = self._at()
         ends = {number: high for number, (_, high) in self.topics.bounds().items()}
-        left: list[Progress] = []
+        left: list[ConsumerProgress] = []
         rows, rows_max = 0, self._settings.rows_max
         if reading.generation == NOT_ENTERED:
             self._enter_next()
@@ -216,7 +220,7 @@ class Scan:
             at_end = all(read >= ends.get(number, 0) for number, read in reading.positions().items())
         return rows
 
-    def _at(self) -> Reading[Head]:
+    def _at(self) -> CdcReading[RowHead]:
         assert self._reading is not None, "go_to comes first"
         return self._reading
 
@@ -233,7 +237,7 @@ class Scan:
         self.topics.read_from(reading.positions())
 
 
-def table_in(lives: Lives, name: str, table_id: str) -> tuple[TableChange, Life]:
+def table_in(lives: Lives, name: str, table_id: str) -> tuple[TableChange, NamedLife]:
     """The newest version of a table that has or had that name, and when it had it; ``table_id`` empty: the last one.
 
     Raises UnknownTable.
@@ -244,7 +248,7 @@ def table_in(lives: Lives, name: str, table_id: str) -> tuple[TableChange, Life]
     return found[-1], lives.life(name, found[-1].id)
 
 
-def headed(records: Sequence[Record]) -> Iterator[tuple[int, int, Head | None]]:
+def headed(records: Sequence[CdcRecord]) -> Iterator[tuple[int, int, RowHead | None]]:
     """Partition, offset and head of each record; a head of None: the place up to which there are no records.
 
     Raises Unreadable.
@@ -269,7 +273,7 @@ def kept_from(settings: ReadSettings, partition: int, position: int, low: int) -
     return max(position, low)
 
 
-def is_known(record: Record) -> bool:
+def is_known(record: CdcRecord) -> bool:
     """Is its schema one that is known here?"""
     if record.value is None or record.value[:HEADER_BYTES] in known_headers():
         return True
@@ -280,29 +284,29 @@ def is_known(record: Record) -> bool:
     return True
 
 
-def rows_of(settings: ReadSettings, found: CdcRange | WholeRange) -> Iterator[tuple[Head, ...]]:
+def rows_of(settings: ReadSettings, found: CdcRange | WholeRange) -> Iterator[tuple[RowHead, ...]]:
     """A task: the rows of the writes of a range, those of each poll together.
 
     Raises LogUnavailable, RowsLost, Unreadable.
     """
     tables = frozenset({settings.table})
     if isinstance(found, WholeRange):
-        whole: OnePass[Head] = OnePass(found.partition, found.begin, found.generations, found.start, tables)
+        whole: OnePass[RowHead] = OnePass(found.partition, found.begin, found.generations, found.start, tables)
         yield from _read(settings, found, whole.take)
         whole.finish()
         return
-    reading: Reading[Head] = Reading(Progress.from_json(found.place), tables)
+    reading: CdcReading[RowHead] = CdcReading(ConsumerProgress.from_json(found.place), tables)
 
-    def take(offset: int, head: Head) -> tuple[Head, ...]:
+    def take(offset: int, head: RowHead) -> tuple[RowHead, ...]:
         verdict, rows = reading.take(found.partition, offset, head)
-        return rows if verdict is Verdict.DELIVERED else ()
+        return rows if verdict is RowVerdict.DELIVERED else ()
 
     yield from _read(settings, found, take)
 
 
 def _read(
-    settings: ReadSettings, found: CdcRange | WholeRange, take: Callable[[int, Head], tuple[Head, ...]]
-) -> Iterator[tuple[Head, ...]]:
+    settings: ReadSettings, found: CdcRange | WholeRange, take: Callable[[int, RowHead], tuple[RowHead, ...]]
+) -> Iterator[tuple[RowHead, ...]]:
     topics = Topics(settings.bootstrap_servers, settings.cluster)
     try:
         position = kept_from(settings, found.partition, found.begin, topics.bounds_of(found.partition)[0])
@@ -317,7 +321,7 @@ def _read(
             if not learned and not all(map(is_known, records)):
                 topics.start()  # a later release writes the log: its schemas are in a topic
                 learned = True
-            rows: list[Head] = []
+            rows: list[RowHead] = []
             for _, offset, head in headed(records):
                 position = offset if head is None else offset + 1
                 if head is not None and offset < found.end:

@@ -15,9 +15,10 @@ option            meaning
 ``rowsmax``       records of the CDC topic in a batch of a stream, about (default: all that there are)
 ================  =================================================================================================
 
-The offset of a stream is the protocol's place, as text in Spark's own log: a query that is started again goes on
-exactly there. A batch goes to where the topic ended when it began, through as many generations as are closed by then;
-a generation that was left is never looked at again. So a run with the trigger ``availableNow``, which asks a source in
+The offset of a stream is the protocol's place, as text in Spark's own log, and beside it what was seen of the
+metadata log, which says what rows mean: a query that is started again goes on exactly there, and not with another
+history. A batch goes to where the topic ended when it began, through as many generations as are closed by then; a
+generation that was left is never looked at again. So a run with the trigger ``availableNow``, which asks a source in
 Python for one batch and no more, has everything that was there. The rows of one stream come in the order of their
 writes; across generations, and in a batch query, rows have no order but the one that is asked for.
 """
@@ -30,7 +31,8 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from ringlog.client.cdc.progress import Progress
+from ringlog.client.cdc.progress import ConsumerProgress
+from ringlog.log.identity import CarriedRecord, Recorded, record_of, record_to_json
 from ringlog_cdc.errors import CdcError
 from ringlog_cdc.reading.columns import LogColumns
 from ringlog_cdc.reading.ranges import ALL, CdcRange, ReadSettings, Scan, WholeRange, ranges_along, rows_of
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 NAME = "ringlog-cdc"
+CHECKPOINT = "the query's checkpoint"
 OPTIONS = ("bootstrap", "cluster", "table", "tableid", "start", "lost", "rowsmax")
 
 
@@ -75,18 +78,20 @@ class RinglogCdc(DataSource):
 
     def schema(self) -> StructType:
         """The columns of the table's log, as the schema is now."""
-        return self._columns().spark_schema()
+        return self._columns(CarriedRecord(CHECKPOINT)).spark_schema()
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002
         """Of a batch query."""
-        return CdcBatchReader(settings_of(self.options), self._columns())
+        return CdcBatchReader(settings_of(self.options), self._columns(CarriedRecord(CHECKPOINT)))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002
         """Of a streaming query."""
-        return CdcStreamReader(settings_of(self.options), self._columns())
+        memory = CarriedRecord(CHECKPOINT)
+        columns = self._columns(memory)
+        return CdcStreamReader(settings_of(self.options), columns, memory.recorded)
 
-    def _columns(self) -> LogColumns:
-        return LogColumns(*Scan(settings_of(self.options)).table())
+    def _columns(self, memory: CarriedRecord) -> LogColumns:
+        return LogColumns(*Scan(settings_of(self.options)).table(memory))
 
 
 class CdcBatchReader(DataSourceReader):
@@ -116,9 +121,10 @@ class CdcStreamReader(DataSourceStreamReader):
     by asking for the ranges between that place and itself.
     """
 
-    def __init__(self, settings: ReadSettings, columns: LogColumns) -> None:
+    def __init__(self, settings: ReadSettings, columns: LogColumns, log: Recorded | None) -> None:
         self._settings = settings
         self._columns = columns
+        self._log = log
         self._scan: Scan | None = None
         self._initial: str | None = None
         self._at: str | None = None
@@ -141,16 +147,23 @@ class CdcStreamReader(DataSourceStreamReader):
         if left:
             found["left"] = [place.to_json() for place in left]
         self._at = found["place"] = scan.place().to_json()
+        if self._log is not None:
+            found["log"] = record_to_json(self._log)
         return found
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Ranges along the path between two places."""
+        """Ranges along the path between two places.
+
+        Raises LogForked, LogReplaced, LogTruncated, LogDamaged: the metadata log is not that of the checkpoint.
+        """
+        if self._at is None and "log" in end:
+            Scan(self._settings).table(CarriedRecord(CHECKPOINT, record_of(end["log"], CHECKPOINT)))
         if self._at != end["place"]:
             self._go_to(end["place"])
         if start == end:
             return []
         path = [end.get("from", start["place"]), *end.get("left", ()), end["place"]]
-        return ranges_along([Progress.from_json(place) for place in path])
+        return ranges_along([ConsumerProgress.from_json(place) for place in path])
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """A task."""
@@ -170,7 +183,7 @@ class CdcStreamReader(DataSourceStreamReader):
         return self._scan
 
     def _go_to(self, place: str) -> None:
-        self._driver().go_to(Progress.from_json(place))
+        self._driver().go_to(ConsumerProgress.from_json(place))
         self._at = place
 
     def __getstate__(self) -> dict[str, Any]:

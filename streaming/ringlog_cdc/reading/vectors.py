@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from ringlog.client.cdc.rows import DELETED, TableTypes
 from ringlog.wire.records import CdcRow
 from ringlog_cdc.columnar.mutations import ITEMS_MAX, grouped
-from ringlog_cdc.columnar.scan import Cursor, Span
+from ringlog_cdc.columnar.scan import ByteSpan, Cursor
 from ringlog_cdc.columnar.words import I64, U8, Flags, is_ascii, rows_of
 from ringlog_cdc.reading.columns import EPOCH, MICROS_MAX, LogColumns, read_value, reader_of
-from ringlog_cdc.reading.heads import NAMES_MAX, Front, Head, front
+from ringlog_cdc.reading.heads import NAMES_MAX, Front, RowHead, front
 
 NUMBERS = {
     "tinyint": ">i1",
@@ -41,8 +41,8 @@ class Item:
     """The k-th item of each record's array: is it ``there``, its name if it has one, its value if it is not null."""
 
     there: Flags
-    name: Span
-    value: Span
+    name: ByteSpan
+    value: ByteSpan
     has_value: Flags
 
 
@@ -54,12 +54,12 @@ class Values:
     length: I64
     has: Flags
 
-    def put(self, rows: I64, span: Span, has: Flags) -> None:
+    def put(self, rows: I64, span: ByteSpan, has: Flags) -> None:
         """The value of some records; what was there before is gone."""
         self.start[rows], self.length[rows], self.has[rows] = span.start[rows], span.length[rows], has[rows]
 
 
-def batch_of(columns: LogColumns, heads: Sequence[Head], partition: int) -> pa.RecordBatch:
+def batch_of(columns: LogColumns, heads: Sequence[RowHead], partition: int) -> pa.RecordBatch:
     """Rows of the table, in their order. Raises Unreadable."""
     return batch_behind(columns, front([head.value for head in heads]), lambda number: heads[number].row(partition))
 
@@ -82,7 +82,11 @@ def batch_behind(columns: LogColumns, found: Front, whole: Callable[[int], CdcRo
 
 
 def _fast(columns: LogColumns, found: Front) -> tuple[I64, pa.RecordBatch] | None:
-    """(numbers of the table's rows that stay sound, these as a batch); None: there are none, or a text is no UTF-8."""
+    """(numbers of the table's rows that stay sound, these as a batch); None: there are none, a text is no UTF-8, or
+    columns of the table lie under other names.
+    """
+    if columns.table.stored:
+        return None
     types, schema = TableTypes(columns.table), columns.schema()
     cursor = found.cursor
     values, deleted, epochs = _named(cursor, types, columns.out)
@@ -203,7 +207,7 @@ def _items(cursor: Cursor, *, nullable: bool, named: bool = False) -> list[Item]
     return found
 
 
-def _rows_by_name(cursor: Cursor, there: Flags, name: Span) -> list[tuple[str, I64]]:
+def _rows_by_name(cursor: Cursor, there: Flags, name: ByteSpan) -> list[tuple[str, I64]]:
     """The records that have an item of each name; those with other names than ASCII ones become doubtful."""
     cursor.expect(~there | is_ascii(cursor.data, name.start, name.length))
     rows = np.flatnonzero(there & cursor.sound)

@@ -15,8 +15,8 @@ from typing import Generic
 
 from ringlog.client.cdc.errors import WriteIncomplete
 from ringlog.client.cdc.generations import Generations
-from ringlog.client.cdc.progress import PartitionProgress, Progress, begin_at
-from ringlog.client.cdc.reading import R, Reading, Verdict
+from ringlog.client.cdc.progress import ConsumerProgress, PartitionProgress, begin_at
+from ringlog.client.cdc.reading import CdcReading, R, RowVerdict
 from ringlog.kernel.values import Micros
 from ringlog.wire.records import CdcRow
 
@@ -36,7 +36,7 @@ def readable(
 
     Raises GenerationExpired unless ``skip_expired``.
     """
-    reading: Reading[CdcRow] = Reading(begin_at(dict.fromkeys(highs, 0), start))
+    reading: CdcReading[CdcRow] = CdcReading(begin_at(dict.fromkeys(highs, 0), start))
     found: list[Readable] = []
     while reading.move_on(generations, skip_expired=skip_expired):
         known = generations.at(reading.generation)
@@ -64,8 +64,9 @@ class OnePass(Generic[R]):
             found.timestamp: None if found.ends is None else dict(found.ends).get(partition, 0) for found in generations
         }
         place = ((partition, PartitionProgress(begin, begin)),)
-        self._readings: dict[Micros, Reading[R]] = {
-            found.timestamp: Reading(Progress(found.timestamp, place, start), tables) for found in generations
+        self._readings: dict[Micros, CdcReading[R]] = {
+            found.timestamp: CdcReading(ConsumerProgress(found.timestamp, place, start), tables)
+            for found in generations
         }
 
     def take(self, offset: int, row: R) -> tuple[R, ...]:
@@ -77,7 +78,7 @@ class OnePass(Generic[R]):
         if end is not None and offset >= end:
             return ()  # behind its close: a repetition
         verdict, rows = reading.take(self._partition, offset, row)
-        return rows if verdict is Verdict.DELIVERED else ()
+        return rows if verdict is RowVerdict.DELIVERED else ()
 
     def finish(self) -> None:
         """Everything was read. Raises WriteIncomplete if a closed generation ends inside a write."""

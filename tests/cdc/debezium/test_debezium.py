@@ -15,7 +15,7 @@ from ringlog.kernel.schema.types import deserialize, serialize
 from ringlog.kernel.state import Table
 from ringlog.wire.records import Mutation
 from ringlog_cdc.debezium.envelope import BadRecord, Form, avro_schema, read_envelope, read_key
-from ringlog_cdc.debezium.mutations import Clock, Rules, mutation_id, mutation_of, source_name, source_time
+from ringlog_cdc.debezium.mutations import EventClock, ImportRules, mutation_id, mutation_of, source_name, source_time
 from ringlog_cdc.debezium.values import BadValue, Meaning, to_cql
 from tests.cdc.debezium.samples import (
     AT_MS,
@@ -33,7 +33,7 @@ from tests.cdc.debezium.samples import (
 )
 
 JSON = Form()
-RULES = Rules({})
+RULES = ImportRules({})
 ANN = {"id": 1004, "first_name": "Anne", "last_name": "Kretchmar", "email": "annek@noanswer.org"}
 
 
@@ -41,7 +41,7 @@ def imported(
     value: bytes | dict[str, Any],
     key: bytes | None = None,
     table: Table = CUSTOMERS,
-    rules: Rules = RULES,
+    rules: ImportRules = RULES,
     form: Form = JSON,
 ) -> Mutation | None:
     """The mutation of a record."""
@@ -104,7 +104,7 @@ def test_embedded_schemas_say_what_numbers_mean() -> None:
     payload = postgres("c", None, {"id": 1, "changed": AT_US, "owed": owed})
     assert shown(imported(with_schema(payload)))[3] == {"changed": AT_MS, "owed": -123.45}
     assert refused(payload) == "bad_value"
-    assert shown(imported(payload | {"after": {"id": 1, "changed": AT_MS}}, rules=Rules({}, "ms")))[3] == {
+    assert shown(imported(payload | {"after": {"id": 1, "changed": AT_MS}}, rules=ImportRules({}, "ms")))[3] == {
         "changed": AT_MS
     }
 
@@ -191,12 +191,12 @@ def test_what_is_no_change_of_the_table(value: bytes | dict[str, Any], code: str
 
 
 def test_unknown_columns_can_be_left_out() -> None:
-    found = imported(postgres("c", None, {"id": 1, "shoe_size": 1}), rules=Rules({}, ignore_unknown=True))
+    found = imported(postgres("c", None, {"id": 1, "shoe_size": 1}), rules=ImportRules({}, ignore_unknown=True))
     assert shown(found) == ("INSERT", AT_US, (1,), {})
 
 
 def test_changes_of_one_instant_keep_their_order() -> None:
-    clock, seen = Clock(), []
+    clock, seen = EventClock(), []
     for at in (5, 5, 5, 9, 8, 8):
         clock = clock.next(at)
         seen.append(clock.now)

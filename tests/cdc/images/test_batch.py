@@ -11,7 +11,7 @@ import pytest
 from ringlog.kernel.commands.schema import AlterTable
 from ringlog.kernel.values import CdcOptions
 from ringlog.log.memory import MemoryLog
-from ringlog.log.replica import Replica
+from ringlog.log.replica import LogReplica
 from ringlog_cdc.images.store import ImagesLost
 from ringlog_cdc.images.work import ImageWork
 from ringlog_cdc.plan import OffsetRange, PlanEntry, route_entry
@@ -24,7 +24,7 @@ IMAGES = CdcOptions(True, preimage="true")
 def bench(tmp_path: Path) -> Iterator[Bench]:
     """A runner of batches on a checkpoint of its own, with the tables ``orders`` and ``quiet``."""
     metadata = MemoryLog()
-    with Replica(metadata) as replica:
+    with LogReplica(metadata) as replica:
         made = Bench(metadata, replica, tmp_path)
         made.world.schema()
         yield made

@@ -16,7 +16,7 @@ from ringlog.kernel.generations.statements import TableShape
 from ringlog.kernel.rows.partition import PartitionState
 from ringlog.kernel.rows.reading import seen
 from ringlog.kernel.values import Column
-from ringlog.wire.records import Change, Mutation
+from ringlog.wire.records import Mutation, MutationStatement
 from ringlog_cdc.images.define import imaged
 from ringlog_cdc.images.state import GRACE
 from ringlog_cdc.images.tables import ImageTable
@@ -57,7 +57,7 @@ class Log:
             )
         return found.pieces
 
-    def shown(self, now: int, *changes: Change) -> list[Shown]:
+    def shown(self, now: int, *changes: MutationStatement) -> list[Shown]:
         types = {name: f"{kind}" for name, kind in self._table.shape.column_types.items()}
         return [shown(piece, types) for piece in self.write(write(*changes), now)]
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from ringlog.kernel.values import Column
-from ringlog.wire.records import Bounds, Cell, Change, Mutation, decode_cdc_row, encode_mutation
+from ringlog.wire.records import Bounds, Cell, Mutation, MutationStatement, decode_cdc_row, encode_mutation
 from ringlog_cdc.arrow import read, records_of
 from ringlog_cdc.images.state import GRACE
 from ringlog_cdc.images.tables import ImageTable
@@ -59,7 +59,7 @@ def draw(chance: Random) -> bytes:
         one = replace(one, clustering_key=(), cells=())
     kind = chance.random()
     if kind < 0.05:
-        one = replace(one, more=(Change("UPDATE", clustering, cells, at + 1, 5),))
+        one = replace(one, more=(MutationStatement("UPDATE", clustering, cells, at + 1, 5),))
     elif kind < 0.08 and clustering:
         one = replace(
             one, operation="RANGE_DELETE", cells=(), clustering_key=(), bounds=Bounds((b"c",), True, (), True)

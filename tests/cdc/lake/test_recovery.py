@@ -18,7 +18,7 @@ from ringlog.wire.records import DeadLetter, decode_cdc_row, encode_cdc_row, enc
 from ringlog_cdc.arrow import LETTER, OUT
 from ringlog_cdc.errors import ChainBroken
 from ringlog_cdc.frames import chunks
-from ringlog_cdc.known import LETTERS, Known, known_of
+from ringlog_cdc.known import LETTERS, KnownRows, known_of
 from ringlog_cdc.plan import OffsetRange
 from ringlog_cdc.recovery import FILE, FOLDER, Index, decode_index, without
 from ringlog_cdc.tally import GENERATION, REASON, Tally, TallyParam, of_kind
@@ -74,7 +74,7 @@ def test_what_is_there_is_left_out_and_all_else_is_as_it_was(
 ) -> None:
     rows |= lasts
     whole = frozenset(name[:3] for name in lasts)
-    there: Any = SimpleNamespace(value=Known(rows, whole, letters))
+    there: Any = SimpleNamespace(value=KnownRows(rows, whole, letters))
     counts = Counts()
     decided = {known[:2] for known in rows}
     left = [
@@ -172,8 +172,8 @@ def test_an_index_gives_what_lies_in_a_part_and_nothing_behind_its_bounds(tmp_pa
     known = index.look((OffsetRange(0, 48, 60), OffsetRange(1, 0, 8)))
     there = frozenset({(0, 48, 100, 0), (0, 49, 100, 0), (1, 7, 100, 0), (1, 7, 100, 1)})
     lasts = {(0, 5): 49, (1, 5): 7, (1, LETTERS): 9}
-    assert known == Known(there, frozenset(name[:3] for name in there), frozenset(), lasts=lasts)
-    assert index.look((OffsetRange(1, 8, 10),)) == Known(frozenset(), frozenset(), frozenset({(1, 9)}), lasts=lasts)
+    assert known == KnownRows(there, frozenset(name[:3] for name in there), frozenset(), lasts=lasts)
+    assert index.look((OffsetRange(1, 8, 10),)) == KnownRows(frozenset(), frozenset(), frozenset({(1, 9)}), lasts=lasts)
     assert not index.concerns((OffsetRange(0, 50, 60), OffsetRange(1, 10, 11)))
     assert index.concerns((OffsetRange(0, 49, 60),))
 

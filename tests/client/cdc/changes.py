@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ringlog.client.cdc.rows import Change, TableTypes, change_of
+from ringlog.client.cdc.rows import CdcChange, TableTypes, change_of
 from ringlog.kernel.changes import TableChange
 from ringlog.kernel.schema.types import serialize
 from ringlog.kernel.values import CdcOptions, Column
@@ -41,7 +41,7 @@ def row(operation: int, key: tuple[int, ...] = (1,), values: dict[str, Any] | No
     return replace(made, **changes)
 
 
-def change(*rows: CdcRow, table: TableChange | None = TABLE) -> Change:
+def change(*rows: CdcRow, table: TableChange | None = TABLE) -> CdcChange:
     """One write of these rows to a table; None: of which no table had the name."""
     numbered = tuple(
         replace(found, batch_seq_no=number, end_of_batch=number == len(rows) - 1) for number, found in enumerate(rows)

@@ -18,7 +18,7 @@ import pytest
 from ringlog.client.cdc.copies import Copies
 from ringlog.client.cdc.errors import BadStore
 from ringlog.client.cdc.lives import Lives
-from ringlog.client.cdc.rows import Change
+from ringlog.client.cdc.rows import CdcChange
 from ringlog.client.cdc.sqlite import WHOLE_ROW, SqliteTables
 from ringlog.kernel.changes import TableChange
 from ringlog.kernel.schema.types import serialize
@@ -193,7 +193,7 @@ def test_random_lives_of_tables_are_copied_apart_whatever_comes_in_which_order(t
     assert min(met.values()) > 20, met
 
 
-def apply(path: Path, writes: list[Change], chance: Random) -> None:
+def apply(path: Path, writes: list[CdcChange], chance: Random) -> None:
     """Take them in, in transactions of any size, starting anew now and then."""
     target = SqliteTables(path, ManualClock(AT))
     for one in writes:
@@ -297,6 +297,30 @@ def test_a_table_that_was_dropped_leaves_its_name_to_the_one_that_was_made_after
     with closing(sqlite3.connect(path)) as found:
         assert found.execute('SELECT c, v FROM "ks.t"').fetchall() == [(1, "text")]
         assert found.execute(f'SELECT c, v FROM "ks.t dropped {old.id}"').fetchall() == [(1, 1), (2, 2)]
+
+
+def test_columns_that_are_renamed_dropped_and_made_anew(tmp_path: Path) -> None:
+    path = tmp_path / "tables"
+    first = table("t", 1, 10, {"p": "text", "c": "int", "v": "int", "w": "text"})
+    renamed = table("t", 1, 20, {"p": "text", "c": "int", "x": "int"})
+    renamed = replace(renamed, stored=(("x", "v"),), respelled=20)
+    anew = table("t", 1, 30, {"p": "text", "c": "int", "x": "int", "v": "text", "w": "int"})
+    anew = replace(anew, stored=(("x", "v"), ("v", "v@30"), ("w", "w@30")), respelled=20)
+    number = serialize("int", 5)
+    target = SqliteTables(path, ManualClock(AT))
+    for name, version, key, cells in (
+        ("first", first, 1, (Cell("v", serialize("int", 1)), Cell("w", b"old"))),
+        ("renamed", renamed, 1, (Cell("v", serialize("int", 2)),)),
+        ("anew", anew, 1, (Cell("v@30", b"new"), Cell("w@30", number))),
+        ("late", first, 2, (Cell("v", serialize("int", 3)), Cell("w", b"old"))),
+    ):
+        target.apply(change(row(INSERT, (key,), cells=cells), table=version))
+        target.save(name)
+    target.close()
+    with closing(sqlite3.connect(path)) as found:
+        rows = found.execute('SELECT c, x, v, w, "w dropped" FROM "ks.t" ORDER BY c').fetchall()
+        assert rows == [(1, 2, "new", 5, None), (2, 3, None, None, None)]
+    assert undecoded(path) == []
 
 
 def test_names_that_differ_only_in_case_are_told_apart(tmp_path: Path) -> None:

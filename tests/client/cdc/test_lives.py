@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from random import Random
 
-from ringlog.client.cdc.lives import Life, Lives
+from ringlog.client.cdc.lives import NOT_SAID, Lives, NamedLife
 from ringlog.client.cdc.names import latecomers, renamed
 from ringlog.kernel.commands.cluster import Noop
 from ringlog.kernel.commands.keyspaces import DropKeyspace
 from ringlog.kernel.commands.schema import AlterTable, DropTable
+from ringlog.kernel.commands.verdicts import SettleVerdicts
 from ringlog.kernel.state import EMPTY_STATE, ClusterState
-from ringlog.kernel.values import Column
+from ringlog.kernel.values import Column, Command
 from tests.kernel.commands.test_schema import ready
 from tests.kernel.entries import TABLE, applied, uuid
 
@@ -53,7 +55,45 @@ def test_random_schemas_are_known_at_every_epoch() -> None:
     assert min(met.values()) > 50, met
 
 
-def _epochs(life: Life, history: dict[int, ClusterState]) -> list[int]:
+def test_who_begins_with_a_stored_state_says_the_same_or_that_it_does_not_know() -> None:
+    met = {"known": 0, "before": 0, "unknown": 0}
+    for seed in range(40):
+        chance, state = Random(seed), applied(ready(), SettleVerdicts(1))
+        states = [state]
+        for number in range(chance.randint(4, 14)):
+            there = state.tables.get("ks.t")
+            command: Command = replace(TABLE, id=uuid(number + 10, space=4))
+            if there is not None:
+                added = AlterTable("ks", "t", (Column(f"n{number}", "int"),))
+                command = chance.choice((added, added, DropTable("ks", "t"), Noop()))
+            until = state.settled.until + 10
+            state = applied(state, command, SettleVerdicts(until, until - 20 if until > 45 else 0))
+            states.append(state)
+        whole, begun = Lives(), chance.randrange(1, len(states))
+        later = Lives()
+        for before, after in pairwise([EMPTY_STATE, *states]):
+            whole.note(before, after)
+        later.begin(states[begun])
+        later.begin(states[-1])
+        for before, after in pairwise(states[begun:]):
+            later.note(before, after)
+        assert (later.epoch, later.current().keys()) == (whole.epoch, whole.current().keys())
+        for at in states:
+            if not later.knows("ks.t", at.epoch):
+                assert at.epoch < states[begun].epoch
+                met["unknown"] += 1
+            elif "ks.t" in at.tables:
+                found, wanted = later.at("ks.t", at.epoch), at.tables["ks.t"]
+                assert found is not None
+                assert (found.id, found.columns) == (wanted.id, wanted.columns), (seed, at.epoch)
+                met["before" if at.epoch < states[begun].epoch else "known"] += 1
+        assert later.knows("ks.t", NOT_SAID)
+        assert not later.knows("ks.other", 1)
+        assert whole.knows("ks.other", 1)
+    assert min(met.values()) > 20, met
+
+
+def _epochs(life: NamedLife, history: dict[int, ClusterState]) -> list[int]:
     return [epoch for epoch in history if life.has(epoch)]
 
 

@@ -8,9 +8,9 @@ from random import Random
 import pytest
 
 from ringlog.client.cdc.errors import BadProgress, GenerationExpired, WriteIncomplete
-from ringlog.client.cdc.generations import Generations, Known
-from ringlog.client.cdc.progress import RECENT_MAX, Progress, begin_at
-from ringlog.client.cdc.reading import Reading, Verdict
+from ringlog.client.cdc.generations import Generations, KnownGeneration
+from ringlog.client.cdc.progress import RECENT_MAX, ConsumerProgress, begin_at
+from ringlog.client.cdc.reading import CdcReading, RowVerdict
 from ringlog.wire.records import CdcRow
 from tests.client.cdc.model import CDC_PARTITIONS, GENERATION_US, Topic, Write, drawn, open_generations, row_of
 
@@ -25,11 +25,11 @@ class Consumer:
         self.topic, self.chance, self.tables = topic, chance, tables
         self.known = open_generations(generations)
         self.closes = list(topic.closes)
-        self.reading: Reading[CdcRow] = Reading(START, tables)
+        self.reading: CdcReading[CdcRow] = CdcReading(START, tables)
         self.stored = START.to_json()
         self.committed: list[tuple[CdcRow, ...]] = []
         self.fresh: list[tuple[CdcRow, ...]] = []
-        self.counts: Counter[Verdict] = Counter()
+        self.counts: Counter[RowVerdict] = Counter()
 
     def step(self) -> bool:
         """Do something; False if there is nothing left to do."""
@@ -57,7 +57,7 @@ class Consumer:
             self.reading.passed(partition, offset)
             verdict, rows = self.reading.take(partition, offset, row)
             self.counts[verdict] += 1
-            if verdict is Verdict.DELIVERED:
+            if verdict is RowVerdict.DELIVERED:
                 self.fresh.append(rows)
         return True
 
@@ -68,7 +68,7 @@ class Consumer:
 
     def restart(self) -> None:
         self.fresh = []
-        self.reading = Reading(Progress.from_json(self.stored), self.tables)
+        self.reading = CdcReading(ConsumerProgress.from_json(self.stored), self.tables)
 
 
 def written(rows: tuple[CdcRow, ...]) -> Write:
@@ -89,7 +89,7 @@ def consumed(seed: int, tables: frozenset[str] | None = None) -> Consumer:
 
 
 def test_every_write_is_delivered_once_and_in_order_over_replays_interleavings_and_restarts() -> None:
-    counts: Counter[Verdict] = Counter()
+    counts: Counter[RowVerdict] = Counter()
     for seed in SEEDS:
         consumer = consumed(seed)
         got = [written(rows) for rows in consumer.committed]
@@ -102,7 +102,9 @@ def test_every_write_is_delivered_once_and_in_order_over_replays_interleavings_a
                 assert numbers == sorted(numbers), (seed, key)
         counts += consumer.counts
     # The model meets every case that the protocol knows of.
-    assert all(counts[verdict] for verdict in Verdict if verdict not in (Verdict.FILTERED, Verdict.BEYOND)), counts
+    assert all(counts[verdict] for verdict in RowVerdict if verdict not in (RowVerdict.FILTERED, RowVerdict.BEYOND)), (
+        counts
+    )
 
 
 def test_a_filter_leaves_the_other_tables_as_they_are() -> None:
@@ -129,14 +131,14 @@ def test_a_start_point_leaves_out_earlier_writes_and_earlier_generations() -> No
     assert len(wanted) < len(topic.writes)
 
 
-def feed(reading: Reading[CdcRow], items: list[tuple[int, CdcRow]]) -> list[Verdict]:
+def feed(reading: CdcReading[CdcRow], items: list[tuple[int, CdcRow]]) -> list[RowVerdict]:
     return [reading.take(0, offset, row)[0] for offset, row in items]
 
 
-def entered(ends: tuple[tuple[int, int], ...] | None = None) -> tuple[Reading[CdcRow], Generations]:
+def entered(ends: tuple[tuple[int, int], ...] | None = None) -> tuple[CdcReading[CdcRow], Generations]:
     """One partition, in generation 0, which is closed at ``ends``."""
-    reading: Reading[CdcRow] = Reading(begin_at({0: 0}))
-    generations = Generations([Known("a", 0, ends, False), Known("b", 100, None, False)])
+    reading: CdcReading[CdcRow] = CdcReading(begin_at({0: 0}))
+    generations = Generations([KnownGeneration("a", 0, ends, False), KnownGeneration("b", 100, None, False)])
     assert reading.move_on(open_generations(1))
     return reading, generations
 
@@ -144,22 +146,22 @@ def entered(ends: tuple[tuple[int, int], ...] | None = None) -> tuple[Reading[Cd
 def test_a_close_is_left_at_its_positions_and_copies_behind_them_are_dropped() -> None:
     reading, generations = entered(((0, 2),))
     first, later = row_of(Write(1, 1, 10, 1), (0, 0), 0), row_of(Write(2, 1, 110, 1), (0, 1), 0)
-    assert feed(reading, [(0, first), (1, later)]) == [Verdict.DELIVERED, Verdict.AHEAD]
+    assert feed(reading, [(0, first), (1, later)]) == [RowVerdict.DELIVERED, RowVerdict.AHEAD]
     assert reading.move_on(generations)
     assert (reading.generation, dict(reading.positions())) == (100, {0: 1})
-    assert feed(reading, [(1, later), (2, first)]) == [Verdict.DELIVERED, Verdict.REPEATED]
+    assert feed(reading, [(1, later), (2, first)]) == [RowVerdict.DELIVERED, RowVerdict.REPEATED]
 
 
 def test_what_is_fetched_behind_the_positions_of_a_close_is_left_for_the_next_generation() -> None:
     _, generations = entered(((0, 1),))
     first, later = row_of(Write(1, 1, 10, 1), (0, 0), 0), row_of(Write(2, 1, 110, 1), (0, 1), 0)
-    two: Reading[CdcRow] = Reading(begin_at({0: 0, 1: 0}))
+    two: CdcReading[CdcRow] = CdcReading(begin_at({0: 0, 1: 0}))
     two.move_on(open_generations(1))
-    assert feed(two, [(0, first)]) == [Verdict.DELIVERED]
-    closed = Generations([Known("a", 0, ((0, 1), (1, 4)), False), generations.all()[1]])
+    assert feed(two, [(0, first)]) == [RowVerdict.DELIVERED]
+    closed = Generations([KnownGeneration("a", 0, ((0, 1), (1, 4)), False), generations.all()[1]])
     assert not two.move_on(closed)
     assert not two.wants(0)
-    assert feed(two, [(3, later), (5, later)]) == [Verdict.BEYOND, Verdict.BEYOND]
+    assert feed(two, [(3, later), (5, later)]) == [RowVerdict.BEYOND, RowVerdict.BEYOND]
     two.passed(1, 4)
     assert two.move_on(closed)
     assert dict(two.positions()) == {0: 3, 1: 4}
@@ -167,14 +169,14 @@ def test_what_is_fetched_behind_the_positions_of_a_close_is_left_for_the_next_ge
 
 def test_a_write_without_its_last_row_at_the_close_is_an_error() -> None:
     reading, generations = entered(((0, 1),))
-    assert feed(reading, [(0, row_of(Write(1, 1, 10, 2), (0, 0), 0))]) == [Verdict.HELD]
+    assert feed(reading, [(0, row_of(Write(1, 1, 10, 2), (0, 0), 0))]) == [RowVerdict.HELD]
     with pytest.raises(WriteIncomplete, match="0/0"):
         reading.move_on(generations)
 
 
 def test_a_generation_whose_record_is_gone_is_an_error_or_left() -> None:
     reading, _ = entered()
-    known = Generations([Known("b", 100, None, False)])
+    known = Generations([KnownGeneration("b", 100, None, False)])
     with pytest.raises(GenerationExpired):
         reading.move_on(known)
     assert reading.move_on(known, skip_expired=True)
@@ -184,20 +186,24 @@ def test_a_generation_whose_record_is_gone_is_an_error_or_left() -> None:
 def test_an_expired_generation_is_read_to_its_end_by_whoever_is_in_it() -> None:
     reading, _ = entered()
     known = Generations(
-        [Known("a", 0, ((0, 1),), True), Known("b", 100, ((0, 1),), True), Known("c", 200, None, False)]
+        [
+            KnownGeneration("a", 0, ((0, 1),), True),
+            KnownGeneration("b", 100, ((0, 1),), True),
+            KnownGeneration("c", 200, None, False),
+        ]
     )
     assert not reading.move_on(known)
-    assert feed(reading, [(0, row_of(Write(1, 1, 10, 1), (0, 0), 0))]) == [Verdict.DELIVERED]
+    assert feed(reading, [(0, row_of(Write(1, 1, 10, 1), (0, 0), 0))]) == [RowVerdict.DELIVERED]
     assert [reading.move_on(known) for _ in range(3)] == [True, True, False]
     assert reading.generation == 200
 
 
 def test_the_earliest_generation_is_the_first_that_has_not_expired() -> None:
-    known = Generations([Known("a", 0, ((0, 9),), True), Known("b", 100, None, False)])
-    reading: Reading[CdcRow] = Reading(begin_at({0: 0}))
+    known = Generations([KnownGeneration("a", 0, ((0, 9),), True), KnownGeneration("b", 100, None, False)])
+    reading: CdcReading[CdcRow] = CdcReading(begin_at({0: 0}))
     assert reading.move_on(known)
     assert reading.generation == 100
-    early: Reading[CdcRow] = Reading(begin_at({0: 0}, start=50))
+    early: CdcReading[CdcRow] = CdcReading(begin_at({0: 0}, start=50))
     with pytest.raises(GenerationExpired):
         early.move_on(known)
 
@@ -208,7 +214,7 @@ def test_progress_is_bounded_however_many_writes_were_delivered() -> None:
         reading.take(0, number, row_of(Write(number, 1, 10, 1), (0, number), 0))
     assert len(reading.progress().to_json()) < 16 * RECENT_MAX
     repeated = row_of(Write(0, 1, 10, 1), (0, 0), 0)
-    assert feed(reading, [(3 * RECENT_MAX, repeated)]) == [Verdict.REPEATED]
+    assert feed(reading, [(3 * RECENT_MAX, repeated)]) == [RowVerdict.REPEATED]
 
 
 @pytest.mark.parametrize(
@@ -216,4 +222,4 @@ def test_progress_is_bounded_however_many_writes_were_delivered() -> None:
 )
 def test_progress_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(BadProgress):
-        Progress.from_json(text)
+        ConsumerProgress.from_json(text)

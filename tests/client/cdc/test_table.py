@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import groupby
 from random import Random
 
-from ringlog.client.cdc.table import TableShape, fold
+from ringlog.client.cdc.table import FoldedShape, fold
 from ringlog.kernel.changes import TableChange
 from ringlog.kernel.rows.partition import PartitionState, Range
 from ringlog.kernel.rows.reading import next_expiry, seen
@@ -34,7 +34,7 @@ TABLE = TableChange(
     changed=1,
     committed_by_log=True,
 )
-SHAPE = TableShape(TABLE)
+SHAPE = FoldedShape(TABLE)
 
 # ------------------------------------------------------------------------------------------------ as the log has it
 
@@ -149,7 +149,7 @@ def test_images_change_nothing_and_the_next_expiry_is_known() -> None:
 
 def test_a_table_without_clustering_columns_has_one_row_in_a_partition() -> None:
     table = replace(TABLE, clustering_key=(), columns=(Column("p", "text"), Column("v", "int")))
-    shape = TableShape(table)
+    shape = FoldedShape(table)
     state = fold(PartitionState(), [replace(row(2, 1, ()), cells=(Cell("v", serialize("int", 3)),))], shape)
     (found,) = seen(state, shape.columns, 1)
     assert (found.clustering_key, dict(found.values), dict(found.static)) == ((), {"v": serialize("int", 3)}, {})

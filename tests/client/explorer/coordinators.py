@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ringlog.client import plans
-from ringlog.client.plans import Access, Answer, Level, Plan, Request, Satisfied
+from ringlog.client.plans import Access, Answer, ClientRequest, Level, RequestPlan, Satisfied
 from ringlog.kernel.state import ClusterState
 from ringlog.wire.cells import Key
 
@@ -47,7 +47,7 @@ class Coordinators:
         self.nodes = nodes
         self.key = scenario.key
         requests = {
-            turn: Request(self.key.keyspace, self.key.token, access, level, scenario.datacenter)
+            turn: ClientRequest(self.key.keyspace, self.key.token, access, level, scenario.datacenter)
             for turn, access, level in (
                 (WRITE, Access.WRITE, scenario.write),
                 (READ, Access.READ, scenario.read),
@@ -56,7 +56,7 @@ class Coordinators:
         }
         self.plans = {turn: [self._plan(turn, state, one) for state in self.log] for turn, one in requests.items()}
 
-    def _plan(self, turn: int, state: ClusterState, request: Request) -> Plan | plans.Failed:
+    def _plan(self, turn: int, state: ClusterState, request: ClientRequest) -> RequestPlan | plans.Failed:
         if turn == READ and state.epoch < self.scenario.reads_from:
             return plans.Failed("too_early", "nobody reads yet")
         return plans.plan(state, request)
@@ -77,7 +77,7 @@ class Coordinators:
     def _answers(self, turn: int, told: Told, kinds: tuple[str, ...]) -> list[tuple[int, Answer]]:
         """(first place in the log at which the node may have been asked, answer)."""
         first = {
-            node: next((i for i, p in enumerate(self.plans[turn]) if isinstance(p, Plan) and node in p.asked), 0)
+            node: next((i for i, p in enumerate(self.plans[turn]) if isinstance(p, RequestPlan) and node in p.asked), 0)
             for node in self.nodes
         }
         return [
@@ -92,7 +92,7 @@ class Coordinators:
         for known in range(length):
             heard = [answer for asked, answer in answers if asked <= known]
             for made in self.plans[turn][: known + 1]:
-                if not heard or not isinstance(made, Plan):
+                if not heard or not isinstance(made, RequestPlan):
                     continue
                 if isinstance(plans.count(made, heard, self.log[known]), Satisfied):
                     return True
@@ -104,7 +104,7 @@ class Coordinators:
             now = self.plans[FIRST_READ][known]
             everything = self._answers(FIRST_READ, told, ("found", "empty"))
             heard = [answer for asked, answer in everything if asked <= known]
-            if not heard or not isinstance(now, Plan):
+            if not heard or not isinstance(now, RequestPlan):
                 continue
             if not isinstance(plans.count(now, heard, self.log[known]), Satisfied):
                 continue

@@ -26,15 +26,15 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from ringlog.client.plans import Plan
+from ringlog.client.plans import RequestPlan
 from ringlog.node import registers
 from ringlog.node.cells import Excerpt
-from ringlog.node.registers import Behind, Registers, Reply
-from ringlog.wire.cells import Cell
+from ringlog.node.registers import Behind, RegisterReplica, Reply
+from ringlog.wire.cells import RegisterCell
 from tests.client.explorer.coordinators import FIRST_READ, READ, WRITE, Coordinators, Scenario
 from tests.client.explorer.way import GateRule, Way, gate_is_met
 
-VALUE = Cell(1, b"x")
+VALUE = RegisterCell(1, b"x")
 STEPS_MAX = 150
 """Of a random walk: a first read may be asked again and again."""
 
@@ -103,7 +103,7 @@ class Explorer:
 
     # ---------------------------------------------------------------------------------------- one node
 
-    def _shape(self, replica: Registers) -> int:
+    def _shape(self, replica: RegisterReplica) -> int:
         cells = tuple(replica.durable.cells.values())
         key = (
             replica.state.epoch,
@@ -116,11 +116,11 @@ class Explorer:
         )
         return self.shapes.of(key, replica)
 
-    def _registers_of(self, place: int, shape: int) -> Registers:
-        found: Registers = self.shapes.values[shape]
+    def _registers_of(self, place: int, shape: int) -> RegisterReplica:
+        found: RegisterReplica = self.shapes.values[shape]
         return replace(found, node=self.nodes[place])
 
-    def _local(self, local: Local, replica: Registers, replies: Iterable[Reply] = (), turn: int = 0) -> int:
+    def _local(self, local: Local, replica: RegisterReplica, replies: Iterable[Reply] = (), turn: int = 0) -> int:
         """The number of a node after a step."""
         acknowledged = registers.acknowledgeable(replica)
         acked = max(local.acked, max((i for e, i in self.place.items() if e <= acknowledged), default=0))
@@ -169,14 +169,14 @@ class Explorer:
             found += self._arrivals(place, local, replica, FIRST_READ, length)
         return tuple((what, after) for what, after in dict.fromkeys(found) if after != number)
 
-    def _without_strangers(self, replica: Registers) -> Registers:
+    def _without_strangers(self, replica: RegisterReplica) -> RegisterReplica:
         """The node with all rows that do not matter here: of other ranges."""
         for fetch in replica.fetching:
             if fetch.source not in self.nodes or self.key not in registers.spans_of(replica.state, fetch):
                 replica = registers.receive(replica, fetch, {}) or replica
         return replica
 
-    def _is_of_use(self, place: int, local: Local, replica: Registers, what: str) -> bool:
+    def _is_of_use(self, place: int, local: Local, replica: RegisterReplica, what: str) -> bool:
         """True unless it has given an answer that still counts: who has answered is not asked again."""
         if not registers.is_ready(replica):
             return False
@@ -189,12 +189,12 @@ class Explorer:
         return not any(told == what and self.log[index].epoch >= since for index, told in local.answers)
 
     def _arrivals(
-        self, place: int, local: Local, replica: Registers, request: int, length: int
+        self, place: int, local: Local, replica: RegisterReplica, request: int, length: int
     ) -> Iterator[tuple[str, int]]:
         who = self.nodes[place]
         seen = set()
         for made in self.plans[request][:length]:
-            if not isinstance(made, Plan) or who not in made.asked:
+            if not isinstance(made, RequestPlan) or who not in made.asked:
                 continue
             if request == WRITE:
                 after, verdict = registers.admit_write(replica, request, self.key, VALUE, made.epoch)
@@ -215,12 +215,12 @@ class Explorer:
 
     # ------------------------------------------------------------------------------------------- rows
 
-    def _rows(self, place: int, shape: int, fetch: registers.Fetch) -> bool | None:
+    def _rows(self, place: int, shape: int, fetch: registers.RegisterFetch) -> bool | None:
         """Whether a source's snapshot has the value; None if it gives none now."""
         found = registers.snapshot(self.registers_of(place, shape), fetch)
         return self.key in found if isinstance(found, Excerpt) else None
 
-    def _received(self, place: int, number: int, fetch: registers.Fetch, has: bool) -> int | None:
+    def _received(self, place: int, number: int, fetch: registers.RegisterFetch, has: bool) -> int | None:
         local: Local = self.locals.values[number]
         cells = {self.key: VALUE} if has else {}
         after = registers.receive(self.registers_of(place, local.shape), fetch, cells)

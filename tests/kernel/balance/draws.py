@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from ringlog.kernel.balance.model import GIB, Host, Limits, Place
+from ringlog.kernel.balance.model import GIB, BalancedHost, Limits, Place
 from tests.kernel.balance.world import Table, World, host
 
 TABLET = 5 * GIB
@@ -31,7 +31,7 @@ def draw_world(seed: int) -> World:
     return world
 
 
-def _hosts(rng: random.Random) -> list[Host]:
+def _hosts(rng: random.Random) -> list[BalancedHost]:
     shapes = rng.choice(([1], [2], [3], [1, 2, 4], [2, 7]))
     capacities = rng.choice(([5], [5], [4, 5, 11]))
     found = []
@@ -56,9 +56,9 @@ def _limits(rng: random.Random) -> Limits:
     )
 
 
-def _table(rng: random.Random, hosts: list[Host], number: int) -> Table | None:
+def _table(rng: random.Random, hosts: list[BalancedHost], number: int) -> Table | None:
     racks: dict[str, frozenset[str]] = {}
-    eligible: list[tuple[int, list[list[Host]]]] = []
+    eligible: list[tuple[int, list[list[BalancedHost]]]] = []
     for datacenter in sorted({one.datacenter for one in hosts}):
         local = [one for one in hosts if one.datacenter == datacenter]
         names = sorted({one.rack for one in local})
@@ -78,7 +78,9 @@ def _table(rng: random.Random, hosts: list[Host], number: int) -> Table | None:
     return Table(places, sizes, together, racks, merging=rng.random() < 0.25, paused=rng.random() < 0.05)
 
 
-def _places(rng: random.Random, eligible: list[tuple[int, list[list[Host]]]], skewed: bool) -> tuple[Place, ...]:
+def _places(
+    rng: random.Random, eligible: list[tuple[int, list[list[BalancedHost]]]], skewed: bool
+) -> tuple[Place, ...]:
     """One tablet's places, spread over racks as well as can be."""
     places: list[Place] = []
     for factor, racks in eligible:

@@ -10,10 +10,11 @@ from dataclasses import replace
 from fractions import Fraction
 from math import ceil, floor
 
-from hypothesis import given, settings
+import pytest
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ringlog.kernel.balance.model import Host, Migration, Plan
+from ringlog.kernel.balance.model import BalancedHost, BalancePlan, Migration
 from ringlog.kernel.balance.plan import make_plan
 from tests.kernel.balance.draws import draw_world
 from tests.kernel.balance.naive import Naive
@@ -37,7 +38,7 @@ def drive(world: World, rng: random.Random) -> list[Migration]:
     raise AssertionError("plans do not end")
 
 
-def judge(world: World, plan: Plan, rng: random.Random) -> None:
+def judge(world: World, plan: BalancePlan, rng: random.Random) -> None:
     """The plan is the same whatever the order of its input, legal move by move, and brings the end nearer."""
     assert make_plan(world.picture(rng)) == plan
     naive = Naive(world)
@@ -58,9 +59,8 @@ def _drains(world: World, datacenter: str) -> bool:
     return any(one.draining for one in world.hosts.values() if one.datacenter == datacenter)
 
 
-@settings(max_examples=50)
-@given(SEEDS)
-def test_plans_end_where_no_legal_step_is_left(seed: int) -> None:
+def judge_the_end(seed: int) -> None:
+    """Plans end, and only where no legal step is left."""
     world = draw_world(seed)
     stranded = Naive(world).stranded()
     drive(world, random.Random(seed))
@@ -78,12 +78,22 @@ def test_plans_end_where_no_legal_step_is_left(seed: int) -> None:
         assert list(naive.possible()) == []
 
 
+@settings(max_examples=50)
+@given(SEEDS)
+@example(29545)
+@example(115829895)
+@example(4281997665)
+@example(215137)
+def test_plans_end_where_no_legal_step_is_left(seed: int) -> None:
+    judge_the_end(seed)
+
+
 @settings(max_examples=30)
 @given(SEEDS)
 def test_equal_hosts_of_one_rack_end_at_equal_counts_with_the_fewest_moves(seed: int) -> None:
     """By count, one replica each: at most one tablet apart, moved no more than there are too many somewhere."""
     world = draw_world(seed)
-    world.hosts = {node: Host(node, "dc0", "r0", 2) for node in world.hosts}
+    world.hosts = {node: BalancedHost(node, "dc0", "r0", 2) for node in world.hosts}
     for name, table in world.tables.items():
         places = [(places[0][0], places[0][1] % 2) for places in table.places]
         world.tables[name] = Table([(place,) for place in places], table.sizes)
@@ -114,3 +124,10 @@ def test_no_table_piles_up_on_a_host(seed: int) -> None:
         replicas = sum(map(len, table.places))
         for node in world.hosts:
             assert world.on(node, name) <= ceil(Fraction(replicas * (100 + slack), len(world.hosts) * 100)) + 1
+
+
+@pytest.mark.soak("the same in fifty worlds; what was found here is an example there")
+@settings(max_examples=2_000)
+@given(SEEDS)
+def test_plans_end_in_thousands_of_worlds(seed: int) -> None:
+    judge_the_end(seed)

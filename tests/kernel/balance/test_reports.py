@@ -13,14 +13,14 @@ from ringlog.kernel.balance.reports import (
     CAPACITY_MAX,
     CLOCK_AHEAD_US,
     WINDOW_US,
-    Known,
     LoadReport,
+    ReportBasis,
     Reports,
     fold_report,
     within_window,
 )
 
-KNOWN = Known({"n1", "n2"}, {"ks.t": 4}, {"ks.old"})
+KNOWN = ReportBasis({"n1", "n2"}, {"ks.t": 4}, {"ks.old"})
 NOW = 1_000_000_000_000
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from immutables import Map
 
-from ringlog.kernel.balance.model import Host
+from ringlog.kernel.balance.model import BalancedHost
 from ringlog.kernel.balance.plan import make_plan
 from ringlog.kernel.balance.source import limits_of, picture_of
 from ringlog.kernel.settings import SETTINGS
@@ -43,10 +43,10 @@ def test_hosts_are_those_that_have_joined_or_that_a_map_names() -> None:
     tablets = new_map("ks.t", uniform_ends(2), [[on("n1")], [on("gone")]], 1)
     picture = picture_of(STATE, [tablets], {})
     assert list(picture.hosts) == [
-        Host("gone", "dc1", "r1", 2, 0, draining=True, alive=False),
-        Host("n1", "dc1", "r1", 2, 0),
-        Host("n2", "dc1", "r1", 2, 0),
-        Host("off", "dc1", "r1", 2, 0, alive=False),
+        BalancedHost("gone", "dc1", "r1", 2, 0, draining=True, alive=False, gone=True),
+        BalancedHost("n1", "dc1", "r1", 2, 0),
+        BalancedHost("n2", "dc1", "r1", 2, 0),
+        BalancedHost("off", "dc1", "r1", 2, 0, alive=False),
     ]
     assert picture.seed == 7
 
@@ -77,7 +77,7 @@ def test_a_plan_of_a_state() -> None:
 
 
 def test_each_setting_is_read_live() -> None:
-    names = [name for name in SETTINGS if name.startswith("balance_")]
+    names = [name for name in SETTINGS if name.startswith(("balance_", "tablet_stream"))]
     assert len(names) == 14
     for name in names:
         changed = evolve(EMPTY_STATE, settings=Map({name: SETTINGS[name].default + 1}))

@@ -13,15 +13,15 @@ from ringlog.kernel.balance.model import (
     GIB,
     INTRANODE,
     MIGRATION,
-    Host,
+    BalancedHost,
+    BalancePicture,
+    BalancePlan,
     Limits,
-    Measured,
+    MeasuredLoads,
     Migration,
-    Moving,
-    Picture,
     Place,
-    Plan,
-    Tablets,
+    RunningTransition,
+    TabletGroup,
 )
 from ringlog.kernel.balance.plan import make_plan
 
@@ -50,7 +50,7 @@ class Running:
 class World:
     """``unreported``: (node, table, tablet) whose size is missing; ``silent``: nodes that report nothing."""
 
-    hosts: dict[str, Host]
+    hosts: dict[str, BalancedHost]
     tables: dict[str, Table]
     limits: Limits = field(default_factory=Limits)
     by_size: bool = False
@@ -65,7 +65,7 @@ class World:
         places, run = self.tables[table].places[tablet], self.running.get((table, tablet))
         return places if run is None else tuple(run.target if place == run.source else place for place in places)
 
-    def measured(self) -> dict[str, Measured]:
+    def measured(self) -> dict[str, MeasuredLoads]:
         if not self.by_size:
             return {}
         found = {}
@@ -79,20 +79,20 @@ class World:
                 }
                 sizes.update({one: held for one in (name, *table.together) if held})
             if node not in self.silent:
-                found[node] = Measured(host.capacity, {BYTES: sizes})
+                found[node] = MeasuredLoads(host.capacity, {BYTES: sizes})
         return found
 
-    def picture(self, shuffled: random.Random | None = None) -> Picture:
+    def picture(self, shuffled: random.Random | None = None) -> BalancePicture:
         hosts = list(self.hosts.values())
         tables = [self._tablets(name, table) for name, table in self.tables.items()]
         if shuffled is not None:
             shuffled.shuffle(hosts)
             shuffled.shuffle(tables)
-        return Picture(hosts, tables, self.measured(), self.limits, self.seed, self.busy)
+        return BalancePicture(hosts, tables, self.measured(), self.limits, self.seed, self.busy)
 
-    def _tablets(self, name: str, table: Table) -> Tablets:
+    def _tablets(self, name: str, table: Table) -> TabletGroup:
         moving = {
-            tablet: Moving(run.kind, self.next_places(name, tablet), run.streams)
+            tablet: RunningTransition(run.kind, self.next_places(name, tablet), run.streams)
             for (of, tablet), run in self.running.items()
             if of == name
         }
@@ -123,7 +123,7 @@ class World:
     def finish_all(self) -> None:
         self.finish(list(self.running))
 
-    def plan(self) -> Plan:
+    def plan(self) -> BalancePlan:
         return make_plan(self.picture())
 
     def balance(self) -> list[Migration]:
@@ -161,24 +161,24 @@ def tablets_of(
     *,
     together: tuple[str, ...] = (),
     racks: dict[str, frozenset[str]] | None = None,
-    moving: dict[int, Moving] | None = None,
+    moving: dict[int, RunningTransition] | None = None,
     merging: bool = False,
     paused: bool = False,
-) -> Tablets:
+) -> TabletGroup:
     """The planner's input for a table whose tablets have these places."""
     nodes = sorted({node for each in places for node, _ in each})
     rows = [(tablet, nodes.index(node), shard) for tablet, each in enumerate(places) for node, shard in each]
     columns = np.array(rows, np.int64).reshape(-1, 3).T
-    return Tablets(table, len(places), tuple(nodes), *columns, together, racks or {}, moving or {}, merging, paused)
+    return TabletGroup(table, len(places), tuple(nodes), *columns, together, racks or {}, moving or {}, merging, paused)
 
 
-def host(name: str, shards: int = 1, rack: str = "r1", datacenter: str = "dc1", **more: object) -> Host:
+def host(name: str, shards: int = 1, rack: str = "r1", datacenter: str = "dc1", **more: object) -> BalancedHost:
     """A host that can hold one tablet of 5 GiB for each shard, unless told otherwise."""
     capacity = more.pop("capacity", 5 * GIB * shards)
-    return Host(name, datacenter, rack, shards, capacity, **more)  # type: ignore[arg-type]
+    return BalancedHost(name, datacenter, rack, shards, capacity, **more)  # type: ignore[arg-type]
 
 
-def world_of(*hosts: Host, **more: object) -> World:
+def world_of(*hosts: BalancedHost, **more: object) -> World:
     return World({one.id: one for one in hosts}, {}, **more)  # type: ignore[arg-type]
 
 

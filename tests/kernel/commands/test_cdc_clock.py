@@ -6,12 +6,21 @@ import pytest
 
 from ringlog.kernel.changes import CDC_GENERATIONS, CDC_STREAMS, diff
 from ringlog.kernel.commands.cdc import CloseCdcGeneration
-from ringlog.kernel.commands.cdc_clock import LowerCdcWriter, WithdrawCdcGeneration
+from ringlog.kernel.commands.cdc_clock import LowerCdcWriter, LowerSettledTime, WithdrawCdcGeneration
 from ringlog.kernel.commands.cdc_writers import AdvanceCdcWriter, FenceCdcWriter, RegisterCdcWriter
+from ringlog.kernel.commands.cluster import ChangeSettings
+from ringlog.kernel.commands.keyspaces import CreateKeyspace
+from ringlog.kernel.commands.schema import AlterTable, DropTable
+from ringlog.kernel.commands.verdicts import SettleVerdicts
+from ringlog.kernel.generations.admission import rules_of, verdict
 from ringlog.kernel.generations.describe import to_prepare
-from ringlog.kernel.state import ClusterState
+from ringlog.kernel.invariants.check import violations
+from ringlog.kernel.schema.lives import NAMED_US
+from ringlog.kernel.state import ClusterState, PastLeeway
+from ringlog.kernel.values import Column, Replication
+from ringlog.wire.records import Mutation
 from tests.kernel.commands.test_cdc import FIRST, SECOND, code, joined, joining, with_data, writer
-from tests.kernel.entries import SEED, applied, founded
+from tests.kernel.entries import SEED, TABLE, applied, founded, uuid
 
 FAR = 1_000_000
 GONE = FenceCdcWriter("w", FIRST, (), "its clock was ahead")
@@ -103,3 +112,60 @@ def test_an_operation_that_rests_on_a_generation_keeps_it() -> None:
     waiting, commit = with_data(joining(state, 2, 5))
     far = applied(waiting, replace(commit, timestamp=FAR))
     assert code(far, withdrawal(far)) == "generation_in_use"
+
+
+NEAR = LowerSettledTime(300, "no write was appended later")
+WRITE = Mutation(None, None, "ks", "t", 350, None, "UPDATE", (b"a",), (b"\0\0\0\1",), ())
+
+
+@pytest.fixture(scope="module")
+def settled_far() -> ClusterState:
+    """Verdicts are settled up to a far future; what was decided since then counts from there."""
+    state = joined(founded(), 1, 100, -1000, 1000)
+    state = applied(state, CreateKeyspace("ks", Replication("simple", 1)), SettleVerdicts(FAR), TABLE)
+    state = applied(state, AlterTable("ks", "t", (Column("later", "int"),), None))
+    return applied(state, ChangeSettings((("cdc_leeway_us", 7),)), ChangeSettings((("cdc_leeway_us", 8),)))
+
+
+def test_a_settled_time_sinks_and_what_was_to_count_from_there_counts(settled_far: ClusterState) -> None:
+    judged = verdict(rules_of(settled_far), WRITE, 350)
+    assert judged is not None
+    assert judged.code == "unknown_table"
+    waiting, commit = with_data(joining(settled_far, 2, 5))
+    assert code(waiting, replace(commit, timestamp=400)) == "timestamp_not_above_horizon"
+    near = applied(waiting, NEAR)
+    assert applied(near, replace(commit, timestamp=400)).generations[-1].timestamp == 400
+    assert violations(near) == violations(near, waiting) == ()
+    (life,) = near.table_lives["ks.t"]
+    assert [(one.since, one.end) for one in life.versions] == [(300, 300 + NAMED_US), (300, None)]
+    assert near.settled.leeways == (PastLeeway(5_000_000, 300),)
+    before = rules_of(waiting)
+    assert verdict(rules_of(near, (waiting, before)), WRITE, 350) is None, "too early"
+    later = applied(near, SettleVerdicts(500))
+    read = verdict(rules_of(later, (near, rules_of(near))), WRITE, 350)
+    assert read is not None
+    assert (read.code, read.version and read.version.id) == ("", TABLE.id)
+
+
+def test_a_table_that_came_and_went_above_the_lowered_time_leaves_no_trace(settled_far: ClusterState) -> None:
+    dropped = applied(settled_far, SettleVerdicts(FAR + 9), DropTable("ks", "t"))
+    assert [life.until for life in dropped.table_lives["ks.t"]] == [FAR + 9]
+    assert "ks.t" not in applied(dropped, NEAR).table_lives
+    again = applied(dropped, replace(TABLE, id=uuid(9, space=4)), NEAR)
+    assert [life.versions[0].table.id for life in again.table_lives["ks.t"]] == [uuid(9, space=4)]
+    assert violations(again) == ()
+
+
+def test_a_settled_time_stays_above_what_was_judged_or_is_forgotten(settled_far: ClusterState) -> None:
+    assert code(founded(), NEAR) == "settled_not_lower"
+    assert code(settled_far, replace(NEAR, until=FAR)) == "settled_not_lower"
+    assert code(settled_far, replace(NEAR, until=0)) == "bad_field"
+    assert code(settled_far, replace(NEAR, reason="")) == "bad_field"
+    forgotten = applied(settled_far, SettleVerdicts(FAR, 300))
+    assert code(forgotten, NEAR) == "settled_too_low"
+    assert applied(forgotten, replace(NEAR, until=301)).settled.until == 301
+    promised = applied(settled_far, RegisterCdcWriter("w", FIRST), AdvanceCdcWriter("w", FIRST, FAR, 150))
+    assert code(promised, NEAR) == "settled_too_low"
+    fenced = applied(promised, GONE)
+    assert code(fenced, NEAR) == "settled_too_low", "what it judged is out"
+    assert applied(fenced, LOWER, NEAR).settled.until == 300

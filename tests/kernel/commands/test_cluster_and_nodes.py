@@ -12,7 +12,7 @@ from ringlog.kernel.commands.cluster import TERM_STEP_MAX, ChangeSettings, Noop,
 from ringlog.kernel.commands.nodes import DeclareDown, UnregisterNode, UpdateNode
 from ringlog.kernel.decide import decide
 from ringlog.kernel.fold import fold
-from ringlog.kernel.outcome import Context, OutcomeKind, Rejected
+from ringlog.kernel.outcome import EntryContext, OutcomeKind, Rejected
 from ringlog.kernel.registry import COMMANDS, RULES
 from ringlog.kernel.settings import SETTINGS, broken_setting, setting
 from ringlog.kernel.state import ClusterState, Term
@@ -22,7 +22,7 @@ from tests.kernel.entries import applied, entry, founded, node, uuid, with_norma
 
 def refusal(state: ClusterState, command: Command) -> str:
     """The code of the refusal."""
-    decision = decide(state, command, Context(state.epoch + 1, uuid(state.epoch + 1), state.time))
+    decision = decide(state, command, EntryContext(state.epoch + 1, uuid(state.epoch + 1), state.time))
     assert isinstance(decision, Rejected), decision
     assert decision.code in CODES
     return decision.code

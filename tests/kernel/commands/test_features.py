@@ -6,12 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from ringlog.kernel.changes import FeatureChange, project
+from ringlog.kernel.changes import CHANGES_OF, project
 from ringlog.kernel.commands.features import EnableFeature
 from ringlog.kernel.commands.movements import Join, Replace
 from ringlog.kernel.commands.nodes import UnregisterNode, UpdateNode
 from ringlog.kernel.invariants.check import violations
-from ringlog.kernel.parts import FEATURES
 from ringlog.kernel.state import ClusterState, Feature
 from tests.kernel.commands.test_cluster_and_nodes import refusal
 from tests.kernel.entries import NODES, SEED, applied, founded, node, with_normal_nodes
@@ -91,7 +90,8 @@ def test_there_are_at_most_256() -> None:
 
 def test_change_topics_tell_of_it() -> None:
     state = enabled()
-    assert project(state)[FEATURES, "split"] == FeatureChange(state.epoch, "split", state.epoch)
+    told = CHANGES_OF["features"](state.epoch, "split", state.epoch)
+    assert project(state)["features", "split"] == told
 
 
 def test_one_that_is_disabled_is_noticed() -> None:

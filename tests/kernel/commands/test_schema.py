@@ -9,10 +9,13 @@ import pytest
 
 from ringlog.kernel.commands.keyspaces import CreateKeyspace, DropKeyspace
 from ringlog.kernel.commands.schema import AlterTable, CreateTable, DropTable
+from ringlog.kernel.commands.schema_parts import utc
+from ringlog.kernel.fold import fold
+from ringlog.kernel.memory import EMPTY_HISTORY
 from ringlog.kernel.state import ClusterState, Operation, Plan, StageMark
 from ringlog.kernel.values import CdcOptions, Column, Command, Replication
 from tests.kernel.commands.test_cluster_and_nodes import refusal
-from tests.kernel.entries import NODES, SEED, applied, founded, uuid, with_normal_nodes
+from tests.kernel.entries import NODES, SEED, applied, entry, founded, uuid, with_normal_nodes
 
 SIMPLE_1, SIMPLE_2 = Replication("simple", 1), Replication("simple", 2)
 COLUMNS = (Column("k", "text"), Column("c", "timestamp"), Column("v", "double"))
@@ -195,3 +198,18 @@ def test_alter_adds_columns_and_replaces_cdc_options() -> None:
 )
 def test_change_of_a_table_refused(command: Command, code: str) -> None:
     assert refusal(applied(ready(), TABLE), command) == code
+
+
+def test_a_refused_create_says_which_entry_was_first() -> None:
+    state = applied(ready(), TABLE)
+    folded = fold(state, entry(state, replace(TABLE, id=uuid(2, space=6))))
+    assert folded.outcome.detail == (
+        "name: the table ks.t exists, made or last altered by epoch 6, 1970-01-01T00:06:33Z"
+    )
+    state = replace(state, history=EMPTY_HISTORY)
+    assert "an epoch before" in fold(state, entry(state, CreateKeyspace("ks", SIMPLE_1))).outcome.detail
+
+
+def test_the_time_of_an_entry_is_that_of_the_calendar() -> None:
+    times = {0: "1970-01-01T00:00:00Z", 951_782_399: "2000-02-28T23:59:59Z", 1_709_164_800: "2024-02-29T00:00:00Z"}
+    assert {seconds: utc(seconds) for seconds in times} == times

@@ -24,7 +24,7 @@ from ringlog.kernel.commands.cdc import CloseCdcGeneration
 from ringlog.kernel.commands.cdc_writers import AdvanceCdcWriter, FenceCdcWriter, RegisterCdcWriter
 from ringlog.kernel.decide import decide
 from ringlog.kernel.generations.describe import generate
-from ringlog.kernel.outcome import Accepted, Context
+from ringlog.kernel.outcome import Accepted, EntryContext
 from ringlog.kernel.state import CdcWriter, ClusterState, Generation, Table
 from ringlog.kernel.values import CdcOptions, Column, Command, Position
 from tests.kernel.generations.clusters import directory
@@ -232,7 +232,7 @@ class Explorer:
         return self._decided[head, command]
 
 
-NOW = Context(1, "state", 0)
+NOW = EntryContext(1, "state", 0)
 """The same for every entry, so that situations that differ only in their epochs are one."""
 
 NODES = directory((1, 0))

@@ -47,7 +47,7 @@ from ringlog.kernel.commands.cdc_writers import (
 )
 from ringlog.kernel.generations.describe import generate, ranges_digest
 from ringlog.kernel.generations.lookup import generation_at
-from ringlog.kernel.outcome import Accepted, Context, Decision, Rejected
+from ringlog.kernel.outcome import Accepted, Decision, EntryContext, Rejected
 from ringlog.kernel.state import CdcWriter, ClusterState, Generation
 from ringlog.kernel.values import Command
 from tests.kernel.generations.clusters import directory
@@ -415,7 +415,7 @@ def _published(state: ClusterState) -> ClusterState:
     return replace(state, generations=(*state.generations[:-1], last))
 
 
-NOW = Context(1, "state", 0)
+NOW = EntryContext(1, "state", 0)
 """The same for every entry, so that situations that differ only in their epochs are one."""
 
 
@@ -434,7 +434,9 @@ def prepared_in(state: ClusterState) -> ClusterState:
     """The state with a generation prepared, all its data there; the ring has grown by one token if it must."""
     owners = {**TOKENS, **{10 * number: "a" for number in range(2, len(state.generations) + 1)}}
     state = replace(state, token_owners=Map(owners))
-    decision = decide_request_cdc_generation(state, RequestCdcGeneration(SEED), NOW)
+    decision = decide_request_cdc_generation(
+        state, RequestCdcGeneration(SEED, ""), NOW
+    )  # no record, which would tell states apart
     assert isinstance(decision, Accepted)
     return _with_data(decision.state)
 

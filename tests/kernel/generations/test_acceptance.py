@@ -8,7 +8,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ringlog.kernel.generations.acceptance import VERDICTS, Accepted, Refused, accept, accept_many, append_time_us
+from ringlog.kernel.generations.acceptance import (
+    VERDICTS,
+    AcceptedWrite,
+    RefusedWrite,
+    accept,
+    accept_many,
+    append_time_us,
+)
 
 TABLE = Path(__file__).parents[2] / "testdata" / "acceptance.txt"
 ROWS = [line.split() for line in TABLE.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
@@ -22,11 +29,11 @@ def micros(seconds: str) -> int:
 @pytest.mark.parametrize(("now", "timestamp", "verdict"), ROWS)
 def test_worked_cases(now: str, timestamp: str, verdict: str) -> None:
     found = accept(micros(timestamp), micros(now), (micros("100"), micros("200")), LEEWAY)
-    assert found == (Accepted("AB".index(verdict)) if verdict in "AB" else Refused(verdict))
+    assert found == (AcceptedWrite("AB".index(verdict)) if verdict in "AB" else RefusedWrite(verdict))
 
 
 def test_before_any_generation() -> None:
-    assert accept(5, 5, (), LEEWAY) == Refused("no_generation")
+    assert accept(5, 5, (), LEEWAY) == RefusedWrite("no_generation")
     codes, generation = accept_many(np.array([5, 5_000_006]), 5, (), LEEWAY)
     assert [VERDICTS[code] for code in codes] == ["no_generation", "timestamp_in_future"]
     assert generation.tolist() == [-1, -1]
@@ -63,7 +70,7 @@ def test_both_versions_agree_with_the_description(
 ) -> None:
     expected = [reading(timestamp, now, starts, leeway) for timestamp, now in writes]
     scalar = [accept(timestamp, now, starts, leeway) for timestamp, now in writes]
-    assert [found.generation if isinstance(found, Accepted) else found.code for found in scalar] == expected
+    assert [found.generation if isinstance(found, AcceptedWrite) else found.code for found in scalar] == expected
     timestamps = np.array([timestamp for timestamp, _ in writes], dtype=np.int64)
     codes, generation = accept_many(timestamps, np.array([now for _, now in writes], dtype=np.int64), starts, leeway)
     assert (codes.dtype, generation.dtype) == (np.int8, np.int32)
@@ -89,13 +96,16 @@ def test_behind_a_start_counts_the_leeway_of_that_start(
         alone = (min(starts, default=99), followed[0]) if followed and timestamp >= starts[0] else starts[:1]
         expected = accept(timestamp, now, alone, followed[1] if followed else leeway)
         if timestamp > now + leeway:
-            assert verdict == Refused("timestamp_in_future")
+            assert verdict == RefusedWrite("timestamp_in_future")
         elif timestamp <= now:
             assert type(verdict) is type(expected)
             assert getattr(verdict, "code", "") == getattr(expected, "code", "")
     timestamps, times = (np.array([pair[part] for pair in writes], dtype=np.int64) for part in (0, 1))
     codes, numbers = accept_many(timestamps, times, starts, leeway, reaches)
-    many = [Accepted(int(g)) if code == 0 else Refused(VERDICTS[code]) for code, g in zip(codes, numbers, strict=True)]
+    many = [
+        AcceptedWrite(int(g)) if code == 0 else RefusedWrite(VERDICTS[code])
+        for code, g in zip(codes, numbers, strict=True)
+    ]
     assert many == found
 
 
@@ -104,7 +114,7 @@ def test_any_timestamp_of_a_mutation_gets_a_verdict() -> None:
     now = 1_700_000_000_000_000
     codes, _ = accept_many(np.array(extremes, dtype=np.int64), now, (now - 10,), LEEWAY)
     scalar = [accept(timestamp, now, (now - 10,), LEEWAY) for timestamp in extremes]
-    assert [Refused(VERDICTS[code]) for code in codes] == scalar
+    assert [RefusedWrite(VERDICTS[code]) for code in codes] == scalar
 
 
 def test_one_now_for_all_equals_one_for_each() -> None:

@@ -20,7 +20,7 @@ from ringlog.kernel.operations.gates import gate, is_met, missing
 from ringlog.kernel.operations.kinds import JOIN, MOVE, kind_of
 from ringlog.kernel.operations.plan import plan_movement
 from ringlog.kernel.operations.stages import in_flight
-from ringlog.kernel.outcome import Accepted, Context
+from ringlog.kernel.outcome import Accepted, EntryContext
 from ringlog.kernel.ownership.placements import merge, nodes_of, split
 from ringlog.kernel.values import Command, Witness
 from tests.kernel.movements import naive
@@ -91,7 +91,7 @@ def test_plans_compose_if_and_only_if_every_range_of_every_subset_does(datacente
         for node in draw.sample(sorted(nodes), 6):
             move = Move(node, (free.pop(),), SEED)
             gone = state.nodes[node].tokens
-            asked = replace(requested(MOVE, node, Context(state.epoch + 1, "", 0)), tokens=move.tokens, gone=gone)
+            asked = replace(requested(MOVE, node, EntryContext(state.epoch + 1, "", 0)), tokens=move.tokens, gone=gone)
             planned = replace(asked, plan=plan_movement(state, asked))
             admitted = isinstance(decided(state, move), Accepted)
             if admitted or datacenters == 1:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.kernel.movements.run import Run
 
-RUNS = int(os.environ.get("RINGLOG_MOVEMENTS", "1000"))
+RUNS = int(os.environ.get("RINGLOG_MOVEMENTS", "600"))
 FIRST = int(os.environ.get("RINGLOG_MOVEMENTS_SEED", "0"))
 PARTS = 4
 

@@ -10,7 +10,7 @@ from ringlog.kernel.commands.operations import AdvanceOperation
 from ringlog.kernel.operations.gates import REPORTED_STAGES, gaining_nodes
 from ringlog.kernel.operations.kinds import kind_of, next_stage
 from ringlog.kernel.operations.rings import target_owners
-from ringlog.kernel.outcome import Accepted, Context, Decision, Rejected
+from ringlog.kernel.outcome import Accepted, Decision, EntryContext, Rejected
 from ringlog.kernel.registry import RULES
 from ringlog.kernel.state import ClusterState, Generation, Operation
 from ringlog.kernel.values import Command, GenerationRange, StreamReport, Witness
@@ -20,7 +20,7 @@ SEED = bytes(range(16))
 
 def decided(state: ClusterState, command: Command) -> Decision:
     """The decision on the next entry."""
-    context = Context(state.epoch + 1, f"s{state.epoch + 1}", 1_000 * (state.epoch + 1))
+    context = EntryContext(state.epoch + 1, f"s{state.epoch + 1}", 1_000 * (state.epoch + 1))
     return RULES[type(command)](state, command, context)
 
 

@@ -14,7 +14,7 @@ from ringlog.kernel.operations.gates import gate, missing, quorum
 from ringlog.kernel.operations.kinds import JOIN
 from ringlog.kernel.operations.plan import plan_movement
 from ringlog.kernel.operations.stages import JOIN_STAGES
-from ringlog.kernel.outcome import Context
+from ringlog.kernel.outcome import EntryContext
 from ringlog.kernel.ownership.placements import canonical, group_at, nodes_of, replications_in_use
 from ringlog.kernel.ring.ranges import in_range
 from ringlog.kernel.state import ClusterState, Plan
@@ -123,7 +123,7 @@ def test_sources_cover_what_is_gained_and_hold_it(case: Joins) -> None:
 
 
 def plan_join(state: ClusterState, node: str, tokens: tuple[int, ...]) -> Plan:
-    return plan_movement(state, replace(requested(JOIN, node, Context(1, "", 0)), tokens=tokens))
+    return plan_movement(state, replace(requested(JOIN, node, EntryContext(1, "", 0)), tokens=tokens))
 
 
 def _choices(members: tuple[str, ...], at_least: int) -> list[set[str]]:

@@ -13,7 +13,7 @@ from typing import Any
 from ringlog.kernel.generations.statements import TableShape
 from ringlog.kernel.rows.reading import SeenRow
 from ringlog.kernel.schema.types import deserialize, serialize
-from ringlog.wire.records import Bounds, Cell, Change, DeletedElements, Mutation
+from ringlog.wire.records import Bounds, Cell, DeletedElements, Mutation, MutationStatement
 
 SECOND = 1_000_000
 TYPES = {
@@ -205,10 +205,10 @@ def mutation_of(statements: list[Statement]) -> Mutation:
     )  # fmt: skip
 
 
-def change_of(statement: Statement) -> Change:
+def change_of(statement: Statement) -> MutationStatement:
     operation = {"static": "UPDATE"}.get(statement.kind, statement.kind.upper())
     start, start_in, end, end_in = statement.bounds
-    return Change(
+    return MutationStatement(
         operation,
         tuple(serialize("int", part) for part in statement.key),
         tuple(Cell(name, None if v is None else serialize(TYPES[name], v)) for name, v in statement.cells),

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import reduce
 from random import Random
 
-from ringlog.kernel.rows.cells import NEVER, NOTHING, Cell, RowState, join_rows, row_state, under
+from ringlog.kernel.rows.cells import NEVER, NOTHING, RowCell, RowState, join_rows, row_state, under
 from ringlog.kernel.rows.partition import PartitionState, join
 from ringlog.kernel.rows.reading import live_rows, next_expiry, seen
 from ringlog.kernel.rows.writes import columns_of, effect_of, written_row
@@ -79,9 +79,9 @@ def row(chance: Random) -> RowState:
     return row_state(deleted, chance.choice((None, cell(chance, (b"",)))), cells, wiped)
 
 
-def cell(chance: Random, values: tuple[bytes | None, ...] = (None, b"", b"1")) -> Cell:
+def cell(chance: Random, values: tuple[bytes | None, ...] = (None, b"", b"1")) -> RowCell:
     value = chance.choice(values)
-    return Cell(chance.randint(0, 4), value, None if value is None else chance.choice((None, 5, 6)))
+    return RowCell(chance.randint(0, 4), value, None if value is None else chance.choice((None, 5, 6)))
 
 
 def test_a_write_is_its_statements_joined() -> None:
@@ -97,7 +97,7 @@ def test_statements_take_time_and_ttl_of_their_write() -> None:
     assert [found.expires for found in same.rows[whole.clustering_key].cells.values()] == [12 * SECOND]
     stays = effect(replace(whole, more=(replace(more, timestamp=6 * SECOND, ttl=0),)))
     ((place, kept),) = stays.rows[whole.clustering_key].cells.items()
-    assert (place, kept) == (("v", None), Cell(6 * SECOND, serialize("int", 2)))
+    assert (place, kept) == (("v", None), RowCell(6 * SECOND, serialize("int", 2)))
     assert next_expiry(stays, 0) == 12 * SECOND, "the marker's"
     assert next_expiry(stays, 12 * SECOND) is None
 

@@ -106,7 +106,7 @@ def test_nothing_is_wrong_in_a_random_life(seed: int) -> None:
 def test_random_lives_come_everywhere() -> None:
     """Every stage of every kind is entered in some of them, and tables are cut anew."""
     seen: set[str] = set()
-    for seed in range(24):
+    for seed in range(60):
         random = Random(seed)
         state = start(TabletModel(seen.add))
         for _ in range(250):
@@ -148,7 +148,7 @@ def _late_since(right: Any) -> Any:
 
     def entered(tablet: Any, stage: str, epoch: int, reason: str = "") -> Any:
         step = right(tablet, stage, epoch, reason)
-        if isinstance(step, steps.Settled):
+        if isinstance(step, steps.SettledTablet):
             return replace(step, replicas=tuple(replace(one, since=1) for one in step.replicas))
         return step
 
@@ -159,18 +159,18 @@ PLANTED: dict[str, Plant] = {
     "allow writes both": row("allow_write_both_read_old", writes=Side.BOTH),
     "write_both_read_old writes old": row("write_both_read_old", writes=Side.PREV),
     "streaming writes new": row("streaming", writes=Side.NEXT),
-    "streaming is no work": row("streaming", work=stages.Work.NONE),
+    "streaming is no work": row("streaming", work=stages.StageWork.NONE),
     "rebuild_repair reads new": row("rebuild_repair", reads=Side.NEXT),
     "write_both_read_new reads old": row("write_both_read_new", reads=Side.PREV),
     "write_both_read_new turns back to cleanup_target": row("write_both_read_new", back="cleanup_target"),
     "use_new writes both": row("use_new", writes=Side.BOTH),
     "use_new turns back": row("use_new", back="cleanup_target"),
-    "cleanup is no work": row("cleanup", work=stages.Work.NONE),
+    "cleanup is no work": row("cleanup", work=stages.StageWork.NONE),
     "end_migration settles as before": row("end_migration", settles=Side.PREV),
     "fallback writes old": row("write_both_read_old_fallback_cleanup", writes=Side.PREV),
-    "cleanup_target is no work": row("cleanup_target", work=stages.Work.NONE),
+    "cleanup_target is no work": row("cleanup_target", work=stages.StageWork.NONE),
     "revert_migration settles as next": row("revert_migration", settles=Side.NEXT),
-    "repair is no work": row("repair", work=stages.Work.NONE),
+    "repair is no work": row("repair", work=stages.StageWork.NONE),
     "gates are open": function(gates, "is_open", lambda _: lambda _unmet: True),
     "who comes need not know": function(gates, "_must", lambda _: lambda _tablet, _nodes: ()),
     "members since too early": function(steps, "entered", _late_since),

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ringlog.kernel.commands.cluster import ChangeSettings
+from ringlog.kernel.commands.cluster import ChangeSettings, TakeOver
 from ringlog.kernel.commands.keyspaces import AlterKeyspace, CreateKeyspace, DropKeyspace
 from ringlog.kernel.commands.movements import Leave, Remove, Replace
 from ringlog.kernel.commands.nodes import DeclareDown
@@ -72,6 +72,16 @@ def test_places_that_are_none(start: ClusterState) -> None:
     assert refused(begun(start, one), MigrateTablets((one,))) == "tablet_in_transition"
     down = applied(start, DeclareDown(one.to.node, "burnt"))
     assert refused(down, MigrateTablets((one,))) == "wrong_node_state"
+
+
+def test_a_plan_is_that_of_the_instance_that_acts(start: ClusterState) -> None:
+    plan = MigrateTablets((migration(start),), term=1)
+    assert refused(start, plan) == "plan_outdated"
+    acts = applied(start, TakeOver("balancer", "balancer-1", 1))
+    assert refused(acts, plan) == "applied"
+    taken_over = applied(acts, TakeOver("balancer", "balancer-2", 2))
+    assert refused(taken_over, plan) == "plan_outdated"
+    assert refused(taken_over, replace(plan, term=0)) == "applied", "an operator asks"
 
 
 def test_racks_that_are_named_are_kept() -> None:
@@ -203,6 +213,22 @@ def test_tablets_and_the_ring_are_never_converted(start: ClusterState) -> None:
     in_ring = applied(state, replace(lives.create_table("u", None, 2), keyspace="ring"))
     assert refused(in_ring, MigrateTablets((TabletMigration("ring.u", 0, "repair"),))) == "no_tablets"
     assert "tablets:3" not in state.placements
+
+
+def test_who_asks_for_a_conversion_hears_why_not_and_what_to_do(start: ClusterState) -> None:
+    state = applied(start, CreateKeyspace("ring", Replication("simple", 2)))
+    state = applied(state, replace(lives.create_table("u", None, 2), keyspace="ring"))
+    cut = replace(lives.create_table("v", TabletOptions(2), 3), keyspace="ring")
+    for command, code, reason in (
+        (AlterKeyspace("ring", factor(2)), "conversion_impossible", "ring has simple"),
+        (AlterKeyspace("ks", Replication("simple", 2)), "conversion_impossible", "ks has tablets"),
+        (AlterTable("ring", "u", tablets=TabletOptions(min_count=4)), "bad_tablets", "ring.u has none"),
+        (cut, "bad_tablets", "the keyspace ring has simple"),
+    ):
+        found = outcome(state, command)
+        assert (found.code, reason in found.detail) == (code, True), found
+        assert "make a" in found.detail, "another keyspace is the way"
+        assert "copy" in found.detail
 
 
 def test_a_table_goes_with_its_tablets_unless_they_are_shared(start: ClusterState) -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from ringlog.kernel.commands.movements import Assassinate
 from ringlog.kernel.commands.nodes import DeclareDown
 from ringlog.kernel.commands.tablets import (
     AdvanceTablets,
@@ -17,7 +18,7 @@ from ringlog.kernel.commands.tablets import (
     TabletRevert,
 )
 from ringlog.kernel.state import ClusterState
-from ringlog.kernel.tablets.groups import group_of, moving_of
+from ringlog.kernel.tablets.groups import group_of, moving_of, serving, streams_of
 from ringlog.kernel.tablets.stages import KINDS, STAGES
 from tests.kernel.entries import applied
 from tests.kernel.tablets import lives
@@ -165,6 +166,21 @@ def test_too_few_survivors_know_not_every_row(start: ClusterState) -> None:
     assert refused(dead, MigrateTablets((one,))) == "too_few_replicas"
 
 
+@pytest.mark.parametrize("lost", [2, 3])
+def test_of_those_who_have_left_nothing_more_will_come(start: ClusterState, lost: int) -> None:
+    """All who are left are merged; where nobody is, the new replica begins with nothing."""
+    one = replace(migration(start), kind="rebuild")
+    assert one.to is not None
+    state, there = start, [node for node, _ in places(tablet(start))]
+    state = applied(state, *(DeclareDown(node, "burnt") for node in there[:lost]), Assassinate(there[0]))
+    assert refused(state, MigrateTablets((one,))) == "too_few_replicas", "the others may come back"
+    state = applied(state, *(Assassinate(node) for node in there[1:lost]))
+    state = begun(state, one, "streaming")
+    expected = [(node, one.to.node) for node in there[lost:] or [one.to.node]]
+    assert list(streams_of(tablet(state), state.nodes, anywhere=True)) == expected
+    assert places(tablet(settled(state)))[0] == (one.to.node, one.to.shard)
+
+
 def test_a_repair_ends_settled_and_a_failed_one_says_why(start: ClusterState) -> None:
     one = TabletMigration(TABLE, 3, "repair")
     state = begun(start, one)
@@ -199,3 +215,10 @@ def test_a_refused_tablet_refuses_the_entry(start: ClusterState) -> None:
         assert refused(state, AdvanceTablets((good, bad), witnesses(state))) == code
     assert refused(state, AdvanceTablets((replace(good, to="streaming"),), witnesses(state))) == "wrong_stage"
     assert refused(state, AdvanceTablets((), witnesses(state))) == "bad_field"
+
+
+def test_a_settled_tablet_is_found_as_any_other(start: ClusterState) -> None:
+    state = settled(begun(start, migration(start)))
+    for one in state.tablets[TABLE]:
+        assert serving(state, "ks", "t", one.end) == (group_of(one), ())
+    assert len({group_of(one).changed for one in state.tablets[TABLE]}) == 2, "one has moved"

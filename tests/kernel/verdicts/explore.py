@@ -71,7 +71,23 @@ FORGETTING = _scenario(
     length=6,
     start=TABLE,
 )
-SCENARIOS = (TABLES, NAMES, SETTING, SWITCH, FORGETTING)
+LOWERING = _scenario(
+    "a settled time that is lowered",
+    kinds=("settle", "create", "alter", "drop", "promise", "forget", "append", "lower"),
+    writes=(Write(1, 1, "a"), Write(2, 1, "b")),
+    length=5,
+    last=3,
+    start=State(generations=(0,)),
+)
+LOWERED_SWITCH = _scenario(
+    "lowered, and generations",
+    kinds=("settle", "commit", "withdraw", "leeway", "append", "lower"),
+    writes=(Write(1, 1, "a"), Write(1, 2, "a")),
+    length=5,
+    last=3,
+    start=State(lives=TABLE.lives),
+)
+SCENARIOS = (TABLES, NAMES, SETTING, SWITCH, FORGETTING, LOWERING, LOWERED_SWITCH)
 
 OFF = (
     (TABLES, model.SETTLED_FIRST, "a reader judges as soon as it has read the write", model.DISAGREE),
@@ -92,6 +108,12 @@ OFF = (
     (FORGETTING, model.GONE_IS_NONE, "a write is judged by what is left", model.DISAGREE),
     (NAMES, model.OLD_READS, "only the newest version may be named", model.NOT_READ),
     (NAMES, model.NO_WAIT, "a reader folds up to the epoch that a write names", model.STOPPED),
+    (LOWERING, model.READ_FIRST, "a node judges by what it had folded before it read the write", model.DISAGREE),
+    (LOWERING, model.LOWERED_ABOVE_USED, "the settled time sinks whatever was appended", model.DISAGREE),
+    (LOWERED_SWITCH, model.LOWERED_STAMPS_TOO, "only append times are looked at", model.DISAGREE),
+    (LOWERING, model.LOWERED_ABOVE_HORIZON, "it sinks below what a CDC writer may judge", model.DISAGREE),
+    (LOWERING, model.LOWERED_ABOVE_FORGOTTEN, "it sinks below what is forgotten", model.LOST),
+    (LOWERING, model.LOWERED_CUTS, "a table waits for the time that was taken back", model.LATE),
 )
 """(scenario, what is left out, what it is like then, the promise that is broken)."""
 

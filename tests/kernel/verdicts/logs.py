@@ -1,8 +1,9 @@
 """Random logs of what changes verdicts, decided by the kernel; and all readers of them compared.
 
-A reader is a prefix of the log, as in ``model``. Times are a few multiples of ``UNIT``, of which two are as long as a
-replaced version may be named, so that logs of twenty entries meet every rule. What prints of a disagreement is the
-seed of its log.
+A reader is a prefix of the log, as in ``model``. Where the settled time is lowered a write that uses a time above it is
+appended later, and only prefixes from there on judge it. Times are a few multiples of ``UNIT``, of which two are as
+long as a replaced version may be named, so that logs of twenty entries meet every rule. What prints of a disagreement
+is the seed of its log.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from ringlog.kernel.commands.cdc import CommitCdcGeneration
-from ringlog.kernel.commands.cdc_clock import WithdrawCdcGeneration
+from ringlog.kernel.commands.cdc_clock import LowerSettledTime, WithdrawCdcGeneration
 from ringlog.kernel.commands.cdc_writers import AdvanceCdcWriter
 from ringlog.kernel.commands.cluster import ChangeSettings
 from ringlog.kernel.commands.keyspaces import CreateKeyspace
@@ -20,10 +22,10 @@ from ringlog.kernel.commands.schema import AlterTable, DropTable
 from ringlog.kernel.commands.user_types import AlterType, CreateType
 from ringlog.kernel.commands.verdicts import SettleVerdicts
 from ringlog.kernel.decide import decide
-from ringlog.kernel.generations.admission import Rules, rules_of, verdict
+from ringlog.kernel.generations.admission import AdmissionRules, rules_of, verdict
 from ringlog.kernel.generations.describe import ranges_digest
 from ringlog.kernel.generations.verdicts import FORGOTTEN
-from ringlog.kernel.outcome import Accepted, Context
+from ringlog.kernel.outcome import Accepted, EntryContext
 from ringlog.kernel.schema.lives import NAMED_US
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Column, Command, Replication, TypeField
@@ -64,15 +66,15 @@ def field(number: int) -> TypeField:
 
 def decided(state: ClusterState, command: Command) -> ClusterState | None:
     """The next state; None if the command is refused."""
-    decision = decide(state, command, Context(state.epoch + 1, uuid(state.epoch + 1), 0))
+    decision = decide(state, command, EntryContext(state.epoch + 1, uuid(state.epoch + 1), 0))
     return replace(decision.state, epoch=state.epoch + 1) if isinstance(decision, Accepted) else None
 
 
-def random_step(draw: random.Random, state: ClusterState) -> ClusterState | None:
+def random_step(draw: random.Random, state: ClusterState, kinds: int) -> ClusterState | None:
     """The state after one more entry of some kind; None if it is refused."""
     time = max(1, state.settled.until // UNIT + draw.randrange(-1, 3)) * UNIT
     table = state.tables.get(NAME)
-    match draw.randrange(11):
+    match draw.randrange(kinds):
         case 0 | 1 if table is None:
             columns = (*TABLE.columns, Column("w", "frozen<u>"))[: draw.choice([3, 4])]
             keys = draw.choice([("k",), ("k", "c")])
@@ -100,6 +102,8 @@ def random_step(draw: random.Random, state: ClusterState) -> ClusterState | None
         case 10:
             fields = state.types["ks.u"].fields
             return decided(state, AlterType("ks", "u", (field(len(fields)),)))
+        case 11 | 12 | 13:
+            return decided(state, LowerSettledTime(time - UNIT + 1, "a clock was ahead"))
     return None
 
 
@@ -116,12 +120,12 @@ def _committed(state: ClusterState, timestamp: int) -> ClusterState | None:
     return replace(after, generations=(*after.generations[:-1], last))
 
 
-def random_log(seed: int) -> list[ClusterState]:
-    """The states of a log, the first one included."""
+def random_log(seed: int, lowers: bool = False) -> list[ClusterState]:
+    """The states of a log, the first one included; ``lowers``: its settled time may be lowered."""
     draw = random.Random(seed)
     states = [start()]
     for _ in range(LENGTH):
-        after = random_step(draw, states[-1])
+        after = random_step(draw, states[-1], 14 if lowers else 11)
         if after is not None:
             states.append(after)
     return states
@@ -149,14 +153,21 @@ def disagreement(states: list[ClusterState]) -> Disagreement | None:
     """The first write on which two readers of the log do not agree."""
     begun = next((index for index, state in enumerate(states) if state.settled.until), len(states))
     rules = [rules_of(state) for state in states[begun:]]
+    lowered = [
+        (index, after.settled.until)
+        for index, (before, after) in enumerate(pairwise(states[begun:]), start=1)
+        if after.settled.lowered != before.settled.lowered
+    ]
     for write, appended in writes(states):
-        found = _verdicts(rules, write, appended)
+        uses = max(appended, write.timestamp)
+        first = max((index for index, until in lowered if until <= uses), default=0)
+        found = _verdicts(rules[first:], write, appended)
         if len(found) > 1:
             return Disagreement(write, appended, found)
     return None
 
 
-def _verdicts(rules: list[Rules], write: Mutation, now: int) -> tuple[str, ...]:
+def _verdicts(rules: list[AdmissionRules], write: Mutation, now: int) -> tuple[str, ...]:
     found: set[str] = set()
     for one in rules:
         given = verdict(one, write, now)

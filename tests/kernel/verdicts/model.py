@@ -4,7 +4,8 @@ The log holds schema changes, changes of the leeway, generations, and entries th
 promise that nothing which is decided later changes a verdict on a write appended below it. A write has an append time,
 which any broker's clock may have given it (late, early, going back), a timestamp, a column, and what its author names:
 nothing, an epoch, a table's id, or a table's id and version. All of that is free: no clock is modelled, so no clock is
-trusted.
+trusted. Every write is there from the beginning, unless the log may have its settled time *lowered*: then writes are
+appended one after the other, and a reader judges what is there when it reads.
 
 A reader is a prefix of the log. One that is slow, one that was started again, a job that goes on from a checkpoint and
 a node that replays after a week are all prefixes, of different length. So the promise is: **two prefixes of one log
@@ -12,7 +13,11 @@ never give two verdicts on one write**. A prefix may also say that it is too ear
 write is older than anything it has kept (``GONE``, only of writes that could be judged before); neither is a verdict.
 Three more promises keep the rule useful: a write that names a table's id never lands in another table; one that names
 what counts at its append time is read by it; and for every write the log can be brought to a state that judges it, so
-that no write stops a reader.
+that no write stops a reader. Where the settled time is lowered one more: what the log says by now counts from the
+settled time on.
+
+A node folds the log once it has read a write, so a prefix judges only what was appended before the entry that follows
+it. A CDC writer does not: below the horizon that a prefix gives it, it judges by that prefix whatever comes later.
 
 Invariant of the exploration: ``said`` has the verdict of every write that some prefix of this log has judged.
 """
@@ -45,6 +50,12 @@ SETTLED_FORGETS = "only below the settled time is forgotten"
 GONE_IS_NONE = "a write below the forgotten time is not judged"
 OLD_READS = "a version that was replaced may still be named"
 NO_WAIT = "no reader waits for an epoch"
+READ_FIRST = "a node folds the log after it has read a write"
+LOWERED_ABOVE_USED = "the settled time sinks to above all append times only"
+LOWERED_STAMPS_TOO = "and above all timestamps"
+LOWERED_ABOVE_HORIZON = "the settled time never sinks below a CDC writer's horizon"
+LOWERED_ABOVE_FORGOTTEN = "the settled time never sinks below what is forgotten"
+LOWERED_CUTS = "what was to count from above the lowered time counts from there"
 ALL = frozenset(
     {
         SETTLED_FIRST,
@@ -65,6 +76,12 @@ ALL = frozenset(
         GONE_IS_NONE,
         OLD_READS,
         NO_WAIT,
+        READ_FIRST,
+        LOWERED_ABOVE_USED,
+        LOWERED_STAMPS_TOO,
+        LOWERED_ABOVE_HORIZON,
+        LOWERED_ABOVE_FORGOTTEN,
+        LOWERED_CUTS,
     }
 )
 
@@ -74,6 +91,7 @@ WRONG_TABLE = "a write lands in a table that its author did not name"
 NOT_READ = "a version that counts cannot be named"
 LOST = "a write is taken for old that nobody has judged"
 STOPPED = "a write can never be judged"
+LATE = "what the log says does not count from the settled time on"
 
 GRACE = 1
 """How long after its end a version may be named."""
@@ -104,7 +122,9 @@ class Life:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What a prefix of the log says."""
+    """What a prefix of the log says; ``horizon``: the CDC writer's. Where it matters, ``topic``: the writes that were
+    appended by then, and ``past``: the shorter prefixes.
+    """
 
     epoch: int = 1
     settled: int = 1
@@ -112,6 +132,9 @@ class State:
     leeways: tuple[tuple[int, int], ...] = ((0, 1),)
     generations: tuple[int, ...] = ()
     forgotten: int = 0
+    horizon: int = 0
+    topic: tuple[Write, ...] = ()
+    past: frozenset[State] = frozenset()
 
     @property
     def table(self) -> Life | None:
@@ -179,10 +202,12 @@ class Explorer:
     def _said(self, state: State, said: Mapping[Write, str]) -> Mapping[Write, str] | str:
         """The verdicts with those of one more reader, or the promise that this reader breaks."""
         after = dict(said)
-        for write in self.writes:
-            verdict = self.verdict(state, write)
+        if "lower" in self.kinds and not self._counts_by_now(state):
+            return LATE
+        for reader, write in self._judged(state):
+            verdict = self.verdict(reader, write)
             if verdict is None:
-                if self._is_stuck(state, write):
+                if self._is_stuck(reader, write):
                     return STOPPED
             elif verdict == GONE:
                 if write not in said:
@@ -195,6 +220,25 @@ class Explorer:
                 if not verdict.startswith("row") and self._must_be_read(state, write):
                     return NOT_READ
         return after
+
+    def _judged(self, state: State) -> Iterator[tuple[State, Write]]:
+        """What is judged now, and by which prefix."""
+        if "append" not in self.kinds:
+            yield from ((state, write) for write in self.writes)
+            return
+        yield from ((state, write) for write in state.topic)
+        for write in state.topic[-1:]:
+            for earlier in state.past:
+                if not self._on(READ_FIRST) or _uses(write) < earlier.horizon:
+                    yield earlier, write
+
+    def _counts_by_now(self, state: State) -> bool:
+        for time in range(state.settled, self.last + 2):
+            found = self._version(state, Write(time, time, "a"))
+            table = state.table
+            if found != ("unknown_table" if table is None else (table, table.versions[-1])):
+                return False
+        return True
 
     def _is_stuck(self, state: State, write: Write) -> bool:
         """True if not even a settled time above everything lets a reader judge."""
@@ -220,7 +264,7 @@ class Explorer:
         if not self._on(NO_WAIT) and write.epoch > state.epoch:
             return None
         if self._on(SETTLED_FIRST):
-            uses = max(at, write.timestamp) if self._on(TIMESTAMP_TOO) else at
+            uses = _uses(write) if self._on(TIMESTAMP_TOO) else at
             if uses >= state.settled:
                 return None
         if at < state.forgotten and self._on(GONE_IS_NONE):
@@ -270,8 +314,12 @@ class Explorer:
     # ------------------------------------------------------------------------------------------------ the log
 
     def _entries(self, state: State) -> Iterator[tuple[str, State]]:
-        """Every entry that may follow."""
+        """Every entry that may follow, and every write that may be appended."""
         after = replace(state, epoch=state.epoch + 1)
+        if "append" in self.kinds:
+            yield from self._appended(state)
+            past = replace(state, topic=(), past=frozenset())
+            after = replace(after, past=state.past | {past})
         since = state.settled if self._on(SINCE_SETTLED) else 0
         for kind in self.kinds:
             if kind == "create" and state.table is None and len(state.lives) < 2:
@@ -303,6 +351,45 @@ class Explorer:
                 for time in range(state.forgotten + 1, high + 1):
                     yield f"forget {time}", self._forgotten(replace(after, forgotten=time), time)
 
+            elif kind == "promise":
+                for time in range(state.horizon + 1, self.last + 1):
+                    yield f"promise {time}", replace(after, horizon=time, settled=max(state.settled, time))
+            elif kind == "lower":
+                for time in range(self._lowest(state), state.settled):
+                    yield f"lower {time}", self._lowered(after, time)
+
+    def _appended(self, state: State) -> Iterator[tuple[str, State]]:
+        """Nothing comes below what is forgotten, which a right clock has passed; a wrong one's may be above all."""
+        for write in self.writes:
+            if write not in state.topic and write.appended >= min(state.forgotten, state.settled):
+                name = f"append {write.appended}" + (f" of {write.timestamp}" if write.timestamp else "")
+                yield name, replace(state, topic=(*state.topic, write))
+
+    def _lowest(self, state: State) -> int:
+        """How far the settled time may sink."""
+        rules = (
+            (LOWERED_ABOVE_USED, max((write.appended + 1 for write in state.topic), default=1)),
+            (LOWERED_STAMPS_TOO, max((write.timestamp + 1 for write in state.topic), default=1)),
+            (LOWERED_ABOVE_HORIZON, state.horizon),
+            (LOWERED_ABOVE_FORGOTTEN, state.forgotten + 1),
+        )
+        return max(1, *(low for rule, low in rules if self._on(rule)))
+
+    def _lowered(self, state: State, settled: int) -> State:
+        if not self._on(LOWERED_CUTS):
+            return replace(state, settled=settled)
+        lives = []
+        for life in state.lives:
+            ends = [min(version.end, settled + GRACE) if version.end != NEVER else NEVER for version in life.versions]
+            versions = tuple(
+                replace(version, since=min(version.since, settled), end=end)
+                for version, end in zip(life.versions, ends, strict=True)
+            )
+            until = min(life.until, settled) if life.is_dropped else life.until
+            lives.append(replace(life, since=versions[0].since, versions=versions, until=until))
+        leeways = tuple((min(since, settled), value) for since, value in state.leeways)
+        return replace(state, settled=settled, lives=tuple(lives), leeways=leeways)
+
     def _altered(self, table: Life, epoch: int, since: int) -> Life:
         """The table after an ALTER: the second version has other columns, the third has both."""
         last = table.versions[-1]
@@ -331,3 +418,8 @@ class Explorer:
         )
         counting = [index for index, (since, _) in enumerate(state.leeways) if since <= below]
         return replace(state, lives=lives, leeways=state.leeways[counting[-1] :])
+
+
+def _uses(write: Write) -> int:
+    """The greatest time that its verdict depends on."""
+    return max(write.appended, write.timestamp)

@@ -18,6 +18,7 @@ from tests.kernel.verdicts.logs import disagreement, random_log
 
 LOGS = 150
 BLOCK = 15
+LOWERED_LOGS = 40
 MINE = {"settled", "table_lives"}
 
 
@@ -26,9 +27,27 @@ def test_all_readers_of_a_log_agree(first: int) -> None:
     for seed in range(first, first + BLOCK):
         states = random_log(seed)
         assert disagreement(states) is None, f"log {seed}"
-        for before, after in pairwise(states):
-            assert not [found for found in violations(after, before) if found.invariant in MINE], f"log {seed}"
-            assert not [found for found in violations(after) if found.invariant in MINE], f"log {seed}"
+        _assert_sound(states, seed)
+
+
+def _assert_sound(states: list[ClusterState], seed: int) -> None:
+    for before, after in pairwise(states):
+        assert not [found for found in violations(after, before) if found.invariant in MINE], f"log {seed}"
+        assert not [found for found in violations(after) if found.invariant in MINE], f"log {seed}"
+
+
+def test_all_readers_agree_where_the_settled_time_is_lowered() -> None:
+    """And where what was appended before is judged anew, nothing but the operator's word keeps them together."""
+    times, apart = 0, 0
+    for seed in range(LOWERED_LOGS):
+        states = random_log(seed, lowers=True)
+        assert disagreement(states) is None, f"log {seed}"
+        _assert_sound(states, seed)
+        times += states[-1].settled.lowered > 0
+        forgetful = [replace(state, settled=replace(state.settled, lowered=0)) for state in states]
+        apart += disagreement(forgetful) is not None
+    assert times > LOWERED_LOGS // 10
+    assert apart > 0
 
 
 def _unsettled(real: Callable[..., bool]) -> Callable[..., bool]:
@@ -94,6 +113,23 @@ def test_a_planted_defect_is_found(
     for room, name in places:
         monkeypatch.setattr(room, name, plant(getattr(room, name)))
     assert any(disagreement(random_log(seed)) for seed in range(LOGS)), words
+
+
+@pytest.mark.parametrize(
+    ("name", "plant"),
+    [
+        ("lowered", lambda known, _until: known),
+        ("lowered_to", lambda state, until, _: replace(state.settled, until=until)),
+    ],
+)
+def test_a_lowering_that_leaves_something_behind_is_found(
+    name: str, plant: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was to count from above the lowered time; and that it was lowered at all, with its leeways."""
+    monkeypatch.setattr(cdc_clock, name, plant)
+    logs = (random_log(seed, lowers=True) for seed in range(LOWERED_LOGS))
+    pairs = (pair for log in logs for pair in pairwise(log))
+    assert any(one.invariant in MINE for before, after in pairs for one in violations(after, before)), name
 
 
 def test_a_horizon_raises_the_settled_time(monkeypatch: pytest.MonkeyPatch) -> None:

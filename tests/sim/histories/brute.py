@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from ringlog.sim.histories.events import Op, Type
-from ringlog.sim.histories.operations import Operation, is_register
+from ringlog.sim.histories.operations import ClientOperation, is_register
 
 EPOCHS = range(1, 9)
 
 
-def is_linearizable(operations: tuple[Operation, ...]) -> bool:
+def is_linearizable(operations: tuple[ClientOperation, ...]) -> bool:
     """Whether an order exists."""
     if is_register(operations):
         return _place(None, [one for one in operations if one.type is not Type.FAIL], _register)
@@ -23,7 +23,7 @@ def is_linearizable(operations: tuple[Operation, ...]) -> bool:
     kept = [one for one in operations if one.type is not Type.FAIL]
     known = {one.asked for one in operations if one.op is Op.COMMIT}
 
-    def step(state: Any, one: Operation) -> Iterator[Any]:
+    def step(state: Any, one: ClientOperation) -> Iterator[Any]:
         for found in _log(state, one, known):
             if not failed & {request for request, _ in found[1]}:
                 yield found
@@ -31,7 +31,7 @@ def is_linearizable(operations: tuple[Operation, ...]) -> bool:
     return _place((0, frozenset()), kept, step)
 
 
-def _place(state: Any, rest: list[Operation], step: Any) -> bool:
+def _place(state: Any, rest: list[ClientOperation], step: Any) -> bool:
     if all(one.type is Type.INFO for one in rest):
         return True
     for one in rest:
@@ -43,7 +43,7 @@ def _place(state: Any, rest: list[Operation], step: Any) -> bool:
     return False
 
 
-def _register(state: Any, one: Operation) -> Iterator[Any]:
+def _register(state: Any, one: ClientOperation) -> Iterator[Any]:
     is_known = one.type is Type.OK
     if one.op is Op.WRITE:
         yield one.asked
@@ -61,7 +61,7 @@ def _same(one: Any, other: Any) -> bool:
     return type(one) is type(other) and one == other
 
 
-def _log(state: Any, one: Operation, known: set[Any]) -> Iterator[Any]:
+def _log(state: Any, one: ClientOperation, known: set[Any]) -> Iterator[Any]:
     """State: the epoch, and the requests of the history with the epochs at which they were applied."""
     epoch, done = state
     if one.op is Op.COMMIT:

@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 from ringlog.sim.histories.events import Event, Op, event_of
-from ringlog.sim.histories.operations import History, Operation, pair
+from ringlog.sim.histories.operations import ClientOperation, OperationHistory, pair
 
 Line = dict[str, Any]
 
@@ -28,7 +28,7 @@ def drawn(text: str, key: str = "k") -> list[Line]:
     return found
 
 
-def history(lines: list[Line]) -> History:
+def history(lines: list[Line]) -> OperationHistory:
     """The operations of events."""
     return pair(events(lines))
 
@@ -37,7 +37,7 @@ def events(lines: list[Line]) -> list[Event]:
     return [event_of(one, number) for number, one in enumerate(lines, start=1)]
 
 
-def operations(lines: list[Line]) -> tuple[Operation, ...]:
+def operations(lines: list[Line]) -> tuple[ClientOperation, ...]:
     """The operations of events that have one key."""
     ((_, found),) = history(lines).keys
     return found

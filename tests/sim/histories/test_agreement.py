@@ -12,7 +12,7 @@ from ringlog.sim.histories import porcupine, search
 from ringlog.sim.histories.check import CONFIGURATIONS_MAX, check, decide
 from ringlog.sim.histories.operations import is_register
 from ringlog.sim.histories.reader import read
-from ringlog.sim.histories.verdict import Method, Verdict
+from ringlog.sim.histories.verdict import Linearizability, Method
 from ringlog.stack.artifacts import cache_root
 from tests.sim.histories.brute import is_linearizable
 from tests.sim.histories.making import (
@@ -38,19 +38,19 @@ def small() -> list[list[Line]]:
 
 
 def test_ours_agrees_with_every_order_tried_out() -> None:
-    seen: Counter[tuple[Method, Verdict]] = Counter()
+    seen: Counter[tuple[Method, Linearizability]] = Counter()
     for lines in small():
         found = operations(lines)
         method, decision = decide(found)
         seen[method, decision.verdict] += 1
-        assert (decision.verdict is Verdict.LINEARIZABLE) == is_linearizable(found), text_of(lines)
+        assert (decision.verdict is Linearizability.LINEARIZABLE) == is_linearizable(found), text_of(lines)
     for method in Method:
-        for verdict in (Verdict.LINEARIZABLE, Verdict.NOT_LINEARIZABLE):
+        for verdict in (Linearizability.LINEARIZABLE, Linearizability.NOT_LINEARIZABLE):
             assert seen[method, verdict] >= 30, seen
 
 
 def test_zones_and_search_agree_where_both_apply() -> None:
-    rng, applied = Random(7), Counter[Verdict]()
+    rng, applied = Random(7), Counter[Linearizability]()
     for number in range(400):
         lines = run(rng, 3, 12, ask_different, "k")
         reads = [one for one in lines if one["op"] == "read" and one["type"] == "ok"]
@@ -70,7 +70,7 @@ def test_the_line_is_that_of_the_smallest_beginning() -> None:
     for lines in small()[:400]:
         found = operations(lines)
         _, decision = decide(found)
-        if decision.verdict is Verdict.NOT_LINEARIZABLE:
+        if decision.verdict is Linearizability.NOT_LINEARIZABLE:
             checked += 1
             assert not is_linearizable(operations(lines[: decision.line])), text_of(lines)
             if decision.line > 1 and not any(one["op"] == "applied" for one in lines):
@@ -109,7 +109,7 @@ def agree(file: Path, least: int) -> None:
     theirs = porcupine.ask(porcupine.build(cache_root()), file).keys
     assert ours == theirs
     counted = Counter(ours.values())
-    assert set(counted) == {Verdict.LINEARIZABLE, Verdict.NOT_LINEARIZABLE}
+    assert set(counted) == {Linearizability.LINEARIZABLE, Linearizability.NOT_LINEARIZABLE}
     assert min(counted.values()) >= least, counted
 
 
@@ -118,5 +118,5 @@ def test_what_an_object_that_is_right_did_is_accepted(ask: object) -> None:
     for seed in range(25):
         lines = run(Random(seed), 5, 80, ask, "k")  # type: ignore[arg-type]
         found = check(history(lines))
-        assert found.verdict is Verdict.LINEARIZABLE, (seed, found.counterexample)
+        assert found.verdict is Linearizability.LINEARIZABLE, (seed, found.counterexample)
         assert is_register(operations(lines)) == (ask is not ask_log)

@@ -8,7 +8,7 @@ import pytest
 
 from ringlog.sim.histories.check import check, decide
 from ringlog.sim.histories.events import Op, Scalar
-from ringlog.sim.histories.verdict import Method, Verdict
+from ringlog.sim.histories.verdict import Linearizability, Method
 from tests.sim.histories.making import ask_anything, ask_different, ask_log, drawn, history, line, operations, run
 
 WRONG = {
@@ -66,7 +66,7 @@ RIGHT = {
 def test_what_is_wrong_is_rejected_and_explained(name: str) -> None:
     lines = drawn(WRONG[name].replace("|", "\n"))
     found = check(history(lines))
-    assert found.verdict is Verdict.NOT_LINEARIZABLE
+    assert found.verdict is Linearizability.NOT_LINEARIZABLE
     assert found.counterexample is not None
     assert found.counterexample.operations
     assert found.counterexample.why
@@ -74,7 +74,7 @@ def test_what_is_wrong_is_rejected_and_explained(name: str) -> None:
 
 @pytest.mark.parametrize("name", RIGHT)
 def test_what_only_looks_wrong_is_accepted(name: str) -> None:
-    assert check(history(drawn(RIGHT[name].replace("|", "\n")))).verdict is Verdict.LINEARIZABLE
+    assert check(history(drawn(RIGHT[name].replace("|", "\n")))).verdict is Linearizability.LINEARIZABLE
 
 
 def test_keys_are_checked_apart_and_the_first_to_break_is_explained() -> None:
@@ -82,16 +82,16 @@ def test_keys_are_checked_apart_and_the_first_to_break_is_explained() -> None:
     lines += drawn(WRONG["a stale read"].replace("|", "\n"), "w")
     found = check(history(lines))
     assert [(one.key, one.decision.verdict) for one in found.keys] == [
-        ("w", Verdict.NOT_LINEARIZABLE),
-        ("x", Verdict.LINEARIZABLE),
-        ("y", Verdict.NOT_LINEARIZABLE),
+        ("w", Linearizability.NOT_LINEARIZABLE),
+        ("x", Linearizability.LINEARIZABLE),
+        ("y", Linearizability.NOT_LINEARIZABLE),
     ]
     assert found.counterexample is not None
     assert (found.counterexample.key, found.counterexample.line) == ("y", 6)
 
 
 def test_nothing_recorded_is_linearizable() -> None:
-    assert check(history([])).verdict is Verdict.LINEARIZABLE
+    assert check(history([])).verdict is Linearizability.LINEARIZABLE
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -139,5 +139,5 @@ def test_beyond_the_limit_nothing_is_claimed() -> None:
     lines = [line(f"p{number}", "invoke", "cas", [number % 7, number % 5]) for number in range(14)]
     lines += drawn("r invoke write 0\nr ok write\nr invoke read\nr ok read 3\nr invoke read\nr ok read 0")
     method, decision = decide(operations(lines), limit=3)
-    assert (method, decision.verdict) == (Method.SEARCH, Verdict.UNDECIDED)
-    assert check(history(lines), limit=3).verdict is Verdict.UNDECIDED
+    assert (method, decision.verdict) == (Method.SEARCH, Linearizability.UNDECIDED)
+    assert check(history(lines), limit=3).verdict is Linearizability.UNDECIDED

@@ -14,7 +14,7 @@ from ringlog.sim.histories import porcupine
 from ringlog.sim.histories.check import check
 from ringlog.sim.histories.porcupine import Opinion
 from ringlog.sim.histories.reader import read
-from ringlog.sim.histories.verdict import Verdict
+from ringlog.sim.histories.verdict import Linearizability
 from tests.sim.histories.making import drawn, text_of
 from tests.tidy.files import ROOT
 
@@ -126,7 +126,7 @@ def test_a_program_that_breaks_is_no_opinion(path: Path, tmp_path: Path) -> None
 
 
 def test_disagreement_is_loud(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    wrong = Opinion(Verdict.LINEARIZABLE, {"k": Verdict.LINEARIZABLE}, 0.0)
+    wrong = Opinion(Linearizability.LINEARIZABLE, {"k": Linearizability.LINEARIZABLE}, 0.0)
     monkeypatch.setattr(porcupine, "build", lambda cache: cache)
     monkeypatch.setattr(porcupine, "ask", lambda program, history: wrong)
     result = run(path, text_of(drawn(STALE)), "--checker", "both", "--json")

@@ -13,7 +13,7 @@ from ringlog.sim.histories.check import check
 from ringlog.sim.histories.events import HistoryError, Op, Type
 from ringlog.sim.histories.reader import read, read_bytes
 from ringlog.sim.histories.recorder import FileSink, Recorder
-from ringlog.sim.histories.verdict import Verdict
+from ringlog.sim.histories.verdict import Linearizability
 
 
 def test_threads_and_recorders_that_share_a_file_record_a_history_that_is_linearizable(tmp_path: Path) -> None:
@@ -41,7 +41,7 @@ def test_threads_and_recorders_that_share_a_file_record_a_history_that_is_linear
         thread.join()
     found = read(path)
     assert found.events == 4 * 60 * 2
-    assert check(found).verdict is Verdict.LINEARIZABLE
+    assert check(found).verdict is Linearizability.LINEARIZABLE
 
 
 def test_an_operation_is_unknown_unless_it_says_otherwise() -> None:

@@ -23,7 +23,7 @@ from ringlog.kernel.values import Command, Replication
 from ringlog.log.author import Author
 from ringlog.runtime.clock import ManualClock
 from ringlog.runtime.draw import SeededDraw
-from ringlog.sim.quorums.walk import World, drive
+from ringlog.sim.quorums.walk import WalkWorld, drive
 
 NODE = RegisterNode("A", "00000000-0000-4000-8000-000000000000", "a:1", "dc1", "r1", 1, 12, "1", (), 1)
 
@@ -112,7 +112,7 @@ def test_a_history_drawn_by_hand(tmp_path: Path) -> None:
     assert found["operations"][0]["counterexamples"][0]["plan"] == "A gives way to X"
 
 
-class Recorded(World):
+class Recorded(WalkWorld):
     """A world that keeps the bytes of its log, as ``ringlog log --dump`` writes them."""
 
     def __init__(self) -> None:

@@ -14,10 +14,10 @@ from ringlog.sim.quorums import model
 from ringlog.sim.quorums.check import APART, KEPT, NEIGHBOURS, STREAMED, check
 from ringlog.sim.quorums.description import BadDescription, drawn
 from ringlog.sim.quorums.model import (
-    History,
-    Rules,
-    Stream,
-    View,
+    QuorumRules,
+    RangeHistory,
+    RangeStream,
+    RangeView,
     demanded,
     minimal,
     read_quorums,
@@ -30,17 +30,17 @@ A, B, C, X, Y = (1 << number for number in range(5))
 ONE_DATACENTER = ("dc1",) * 5
 
 
-def one_for_one(old: int, new: int, datacenters: tuple[str, ...] = ONE_DATACENTER) -> History:
+def one_for_one(old: int, new: int, datacenters: tuple[str, ...] = ONE_DATACENTER) -> RangeHistory:
     views = (
-        View("before", old, old, False),
-        View("write both", old, old | new, True),
-        View("read new", new, old | new, True),
-        View("after", new, new, False),
+        RangeView("before", old, old, False),
+        RangeView("write both", old, old | new, True),
+        RangeView("read new", new, old | new, True),
+        RangeView("after", new, new, False),
     )
-    return History(datacenters, views)
+    return RangeHistory(datacenters, views)
 
 
-def hand(*views: tuple[str, str], **more: object) -> History:
+def hand(*views: tuple[str, str], **more: object) -> RangeHistory:
     """Views as (readers, writers), one letter a node."""
     rows = [{"name": f"v{n}", "read": list(r), "write": list(w)} for n, (r, w) in enumerate(views)]
     ((_, placed),) = drawn({"histories": [{"views": rows, **more}]})
@@ -51,7 +51,7 @@ SWAP = hand(("ABC", "ABC"), ("ABC", "ABCX"), ("BCX", "ABCX"), ("BCX", "BCX"), st
 TWO_AT_ONCE = hand(("ABC", "ABC"), ("ABC", "ABCXY"), ("AXY", "ABCXY"), ("AXY", "AXY"), streams={"X": ["B"], "Y": ["C"]})
 
 
-def found(history: History, rules: Rules) -> set[str]:
+def found(history: RangeHistory, rules: QuorumRules) -> set[str]:
     return {conflict.kind for conflict in check(history, rules).conflicts}
 
 
@@ -70,22 +70,22 @@ def test_a_majority_of_three_writers_holds_one_old_replica_of_two() -> None:
     """Factor 2: {B, X} is a majority of {A, B, X}, but no quorum of {A, B}: R1 does not take it."""
     history = one_for_one(A | B, B | X)
     writing = history.views[1]
-    assert B | X in write_quorums(history, writing, A | B | X, Rules(write="majority"))
-    assert write_quorums(history, writing, A | B | X, Rules()) == (A | B | X,)
+    assert B | X in write_quorums(history, writing, A | B | X, QuorumRules(write="majority"))
+    assert write_quorums(history, writing, A | B | X, QuorumRules()) == (A | B | X,)
 
 
 def test_an_uneven_factor_takes_a_pair_without_the_new_node() -> None:
     history = one_for_one(A | B | C, B | C | X)
-    assert sorted(write_quorums(history, history.views[1], 31, Rules())) == sorted([B | C, A | B | X, A | C | X])
-    assert C | X in write_quorums(history, history.views[1], 31, Rules(write="off"))
+    assert sorted(write_quorums(history, history.views[1], 31, QuorumRules())) == sorted([B | C, A | B | X, A | C | X])
+    assert C | X in write_quorums(history, history.views[1], 31, QuorumRules(write="off"))
 
 
 def test_quiet_views_need_a_majority_and_empty_groups_have_no_quorum() -> None:
     history = one_for_one(0, X)
     assert read_quorums(history.views[0], 31) == ()
-    assert write_quorums(history, history.views[0], 31, Rules()) == ()
-    assert write_quorums(history, history.views[1], 31, Rules()) == (X,)
-    assert write_quorums(SWAP, SWAP.views[3], 15, Rules()) == minimal(((SWAP.new, 2),))
+    assert write_quorums(history, history.views[0], 31, QuorumRules()) == ()
+    assert write_quorums(history, history.views[1], 31, QuorumRules()) == (X,)
+    assert write_quorums(SWAP, SWAP.views[3], 15, QuorumRules()) == minimal(((SWAP.new, 2),))
 
 
 def test_each_datacenter_has_its_own_quorums() -> None:
@@ -99,27 +99,27 @@ def test_each_datacenter_has_its_own_quorums() -> None:
 
 
 @pytest.mark.parametrize("history", [SWAP, TWO_AT_ONCE])
-def test_the_protocol_has_no_counterexample(history: History) -> None:
-    verdict = check(history, Rules())
+def test_the_protocol_has_no_counterexample(history: RangeHistory) -> None:
+    verdict = check(history, QuorumRules())
     assert verdict.conflicts == ()
     assert verdict.pairs > 50
 
 
 WEAKENED = [
-    (SWAP, Rules(write="off"), NEIGHBOURS),
-    (TWO_AT_ONCE, Rules(write="majority"), NEIGHBOURS),
-    (SWAP, Rules(recheck="off"), APART),
-    (SWAP, Rules(gate="off"), APART),
-    (TWO_AT_ONCE, Rules(gate="union"), APART),
-    (SWAP, Rules(gates_off=("v1",)), APART),
-    (SWAP, Rules(gates_off=("v2",)), APART),
-    (SWAP, Rules(stream="off"), STREAMED),
-    (SWAP, Rules(step="off"), NEIGHBOURS),
+    (SWAP, QuorumRules(write="off"), NEIGHBOURS),
+    (TWO_AT_ONCE, QuorumRules(write="majority"), NEIGHBOURS),
+    (SWAP, QuorumRules(recheck="off"), APART),
+    (SWAP, QuorumRules(gate="off"), APART),
+    (TWO_AT_ONCE, QuorumRules(gate="union"), APART),
+    (SWAP, QuorumRules(gates_off=("v1",)), APART),
+    (SWAP, QuorumRules(gates_off=("v2",)), APART),
+    (SWAP, QuorumRules(stream="off"), STREAMED),
+    (SWAP, QuorumRules(step="off"), NEIGHBOURS),
 ]
 
 
 @pytest.mark.parametrize(("history", "rules", "kind"), WEAKENED)
-def test_each_rule_has_a_counterexample_without_it(history: History, rules: Rules, kind: str) -> None:
+def test_each_rule_has_a_counterexample_without_it(history: RangeHistory, rules: QuorumRules, kind: str) -> None:
     assert kind in found(history, rules)
 
 
@@ -128,39 +128,39 @@ ONE_LESS = (("ABCDE", "ABCDE"), ("ABCDE", "ABCDE"), ("ABCD", "ABCDE"), ("ABCD", 
 
 def test_a_group_that_shrinks_must_learn_what_the_leaver_knows() -> None:
     """Nothing is lost by this step, but C and D alone may know a write of C, D, E: the next step would lose it."""
-    assert found(hand(*ONE_LESS), Rules()) == {KEPT}
-    (conflict,) = check(hand(*ONE_LESS), Rules()).conflicts
+    assert found(hand(*ONE_LESS), QuorumRules()) == {KEPT}
+    (conflict,) = check(hand(*ONE_LESS), QuorumRules()).conflicts
     assert (conflict.write.bit_count(), conflict.kept) == (3, conflict.write & 0b1111)
     merged = {name: ["A", "B", "C"] for name in "ABC"}
-    assert found(hand(*ONE_LESS, streams=merged), Rules()) == set()
+    assert found(hand(*ONE_LESS, streams=merged), QuorumRules()) == set()
     two_of_three = {name: ["A", "B", "C"] for name in "AB"}
-    assert found(hand(*ONE_LESS, streams=two_of_three), Rules()) == {KEPT}
-    assert found(hand(*ONE_LESS, streams=merged), Rules(stream="off")) == {KEPT}
+    assert found(hand(*ONE_LESS, streams=two_of_three), QuorumRules()) == {KEPT}
+    assert found(hand(*ONE_LESS, streams=merged), QuorumRules(stream="off")) == {KEPT}
 
 
 def test_an_even_group_may_lose_one_member() -> None:
     views = (("ABCD", "ABCD"), ("ABCD", "ABCD"), ("ABC", "ABCD"), ("ABC", "ABC"))
-    assert found(hand(*views), Rules()) == set()
+    assert found(hand(*views), QuorumRules()) == set()
 
 
 def test_who_has_lost_all_its_rows_knows_only_what_it_streams() -> None:
-    view = View("before", A | B | C, A | B | C, False)
+    view = RangeView("before", A | B | C, A | B | C, False)
     for sources, expected in ((A | B, set()), (A, {KEPT})):
-        history = History(("dc1",) * 3, (view,), streams=(Stream(C, sources, A | B, afresh=True),))
-        assert found(history, Rules()) == expected
+        history = RangeHistory(("dc1",) * 3, (view,), streams=(RangeStream(C, sources, A | B, afresh=True),))
+        assert found(history, QuorumRules()) == expected
 
 
 def test_under_simple_strategy_nothing_is_promised_of_quorums_in_a_datacenter() -> None:
     views = one_for_one(A | B | C | X, A | B | X | Y, ("dc1", "dc1", "dc1", "dc2", "dc2")).views
-    streams = (Stream(Y, C, A | B | C | X),)
+    streams = (RangeStream(Y, C, A | B | C | X),)
     for local, levels in ((True, {"LOCAL_QUORUM in dc1", "LOCAL_QUORUM in dc2"}), (False, set())):
-        history = History(("dc1", "dc1", "dc1", "dc2", "dc2"), views, streams=streams, local=local)
-        assert {one.level for one in check(history, Rules()).conflicts if one.kind == KEPT} == levels
+        history = RangeHistory(("dc1", "dc1", "dc1", "dc2", "dc2"), views, streams=streams, local=local)
+        assert {one.level for one in check(history, QuorumRules()).conflicts if one.kind == KEPT} == levels
 
 
 def test_for_one_replica_a_majority_of_the_union_is_enough() -> None:
     """What CEP-21 asks of its gates is safe while one replica gives way to one; only for two at once it is not."""
-    assert found(SWAP, Rules(gate="union", write="majority")) == set()
+    assert found(SWAP, QuorumRules(gate="union", write="majority")) == set()
 
 
 def test_the_two_examples_of_cep_21() -> None:
@@ -168,11 +168,11 @@ def test_the_two_examples_of_cep_21() -> None:
     late_read = [
         (r, w)
         for r in read_quorums(SWAP.views[1], 15)
-        for w in write_quorums(SWAP, SWAP.views[3], 15, Rules())
+        for w in write_quorums(SWAP, SWAP.views[3], 15, QuorumRules())
         if not r & w
     ]
     assert (A | B, C | X) in late_read
-    conflicts = [c for c in check(SWAP, Rules(gate="off")).conflicts if c.kind == APART]
+    conflicts = [c for c in check(SWAP, QuorumRules(gate="off")).conflicts if c.kind == APART]
     assert [(c.informed, abs(c.reader - c.writer) >= 2, c.read & c.write) for c in conflicts] == [(0, True, 0)]
 
 
@@ -187,7 +187,7 @@ def test_every_conflict_is_two_quorums_without_a_common_node() -> None:
 
 def test_larger_quorums_add_nothing() -> None:
     """The shortcut of minimal quorums against all of them, for every pair of views of the swap."""
-    for rules in (Rules(), Rules(write="off"), Rules(write="majority")):
+    for rules in (QuorumRules(), QuorumRules(write="off"), QuorumRules(write="majority")):
         for reader, writer in ((r, w) for r in range(4) for w in range(4)):
             reads = read_quorums(SWAP.views[reader], 15)
             writes = write_quorums(SWAP, SWAP.views[writer], 15, rules)
@@ -200,7 +200,7 @@ def test_larger_quorums_add_nothing() -> None:
 @pytest.mark.parametrize(("old", "new"), combinations((A, A | B, B | C, A | B | C, C | X, A | B | C | X), 2))
 def test_r1_meets_every_neighbour_whatever_the_groups_are(old: int, new: int) -> None:
     history = one_for_one(old, new)
-    assert {c.kind for c in check(history, Rules()).conflicts} <= {APART, STREAMED, KEPT}
+    assert {c.kind for c in check(history, QuorumRules()).conflicts} <= {APART, STREAMED, KEPT}
 
 
 @pytest.mark.parametrize(

@@ -15,15 +15,15 @@ from ringlog.kernel.operations.plan import plan_rebuild
 from ringlog.kernel.state import ClusterState, Plan
 from ringlog.kernel.values import Replication
 from ringlog.sim.quorums import walk
-from ringlog.sim.quorums.case import Options
+from ringlog.sim.quorums.case import CaseOptions
 from ringlog.sim.quorums.check import APART, KEPT, NEIGHBOURS, STREAMED
 from ringlog.sim.quorums.description import state_of
 from ringlog.sim.quorums.explore import Explorer, Findings
-from ringlog.sim.quorums.model import Rules
+from ringlog.sim.quorums.model import QuorumRules
 from ringlog.sim.quorums.plans import KINDS
 from ringlog.sim.quorums.settings import settings
 from ringlog.sim.quorums.timeline import histories
-from ringlog.sim.quorums.walk import World, drive, readers_of
+from ringlog.sim.quorums.walk import WalkWorld, drive, readers_of
 
 SIMPLE = {"strategy": "simple", "factor": 3}
 ENTIRE = {"strategy": "entire"}
@@ -52,8 +52,8 @@ def quiet(name: str) -> ClusterState:
     return state_of({"nodes": nodes, "keyspaces": keyspaces})
 
 
-def explored(name: str, kind: str, rules: Rules | None = None) -> Findings:
-    return Explorer(rules or Rules()).plans(quiet(name), kind, Options())
+def explored(name: str, kind: str, rules: QuorumRules | None = None) -> Findings:
+    return Explorer(rules or QuorumRules()).plans(quiet(name), kind, CaseOptions())
 
 
 def kinds(findings: Findings) -> set[str]:
@@ -65,7 +65,7 @@ def kinds(findings: Findings) -> set[str]:
 def test_no_kind_of_operation_has_a_counterexample(name: str, kind: str) -> None:
     findings = explored(name, kind)
     assert (findings.counterexamples, findings.broken) == ({}, [])
-    assert findings.plans + findings.refused == len(list(KINDS[kind](quiet(name), Options())))
+    assert findings.plans + findings.refused == len(list(KINDS[kind](quiet(name), CaseOptions())))
     assert (findings.ranges == 0) == (findings.plans == findings.unpromised)
 
 
@@ -108,22 +108,22 @@ def test_what_changes_no_group_is_done_at_once() -> None:
     one_each = next(
         one for one in settings(state) if one.strategy == "network" and one.factor == 2 and not one.datacenters[0].racks
     )
-    steps, fault = drive(World(state), AlterKeyspace("k0", one_each))
+    steps, fault = drive(WalkWorld(state), AlterKeyspace("k0", one_each))
     assert (fault, [step.operation for step in steps], list(histories(steps))) == (None, [None, None], [])
 
 
 @pytest.mark.parametrize(
     ("rules", "kind"),
     [
-        (Rules(write="majority"), NEIGHBOURS),
-        (Rules(gate="union"), APART),
-        (Rules(stream="off"), KEPT),
-        (Rules(gates_off=("write_both_read_old",)), APART),
-        (Rules(gates_off=("write_both_read_new",)), APART),
-        (Rules(step="off"), NEIGHBOURS),
+        (QuorumRules(write="majority"), NEIGHBOURS),
+        (QuorumRules(gate="union"), APART),
+        (QuorumRules(stream="off"), KEPT),
+        (QuorumRules(gates_off=("write_both_read_old",)), APART),
+        (QuorumRules(gates_off=("write_both_read_new",)), APART),
+        (QuorumRules(step="off"), NEIGHBOURS),
     ],
 )
-def test_several_replicas_at_once_need_every_rule(rules: Rules, kind: str) -> None:
+def test_several_replicas_at_once_need_every_rule(rules: QuorumRules, kind: str) -> None:
     """Of joins alone, a majority of all writers, or of all nodes at a gate, would be enough."""
     assert kind in kinds(explored("several at once", "alter", rules))
 
@@ -167,5 +167,5 @@ def test_an_alteration_that_leaves_its_own_placement(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(
         walk, "replications_in_use", lambda found: real(found)[:0] if found is not state else real(found)
     )
-    steps, _ = drive(World(state), AlterKeyspace("k0", Replication("simple", 3)))
+    steps, _ = drive(WalkWorld(state), AlterKeyspace("k0", Replication("simple", 3)))
     assert [one.rule for one in walk.faults(steps)] == ["canonical when quiet"]

@@ -19,9 +19,9 @@ from ringlog.sim.quorums import timeline, walk
 from ringlog.sim.quorums.check import APART, KEPT, NEIGHBOURS, STREAMED
 from ringlog.sim.quorums.description import BadDescription, Numbers, described, state_of
 from ringlog.sim.quorums.explore import PLANS_MAX, Explorer, Findings, NotQuiet, TooMuch
-from ringlog.sim.quorums.model import Rules, demanded
-from ringlog.sim.quorums.plans import KINDS, Options, unknown_here
-from ringlog.sim.quorums.walk import World, drive
+from ringlog.sim.quorums.model import QuorumRules, demanded
+from ringlog.sim.quorums.plans import KINDS, CaseOptions, unknown_here
+from ringlog.sim.quorums.walk import WalkWorld, drive
 
 CLUSTERS = [
     Numbers(nodes=1, factor=1),
@@ -39,8 +39,8 @@ def quiet(numbers: Numbers) -> ClusterState:
     return state_of(described(numbers))
 
 
-def explored(numbers: Numbers, rules: Rules | None = None, **options: int) -> Findings:
-    return Explorer(rules or Rules()).plans(quiet(numbers), "join", Options(**options))
+def explored(numbers: Numbers, rules: QuorumRules | None = None, **options: int) -> Findings:
+    return Explorer(rules or QuorumRules()).plans(quiet(numbers), "join", CaseOptions(**options))
 
 
 def kinds(findings: Findings) -> set[str]:
@@ -69,29 +69,29 @@ def test_several_tokens_in_every_choice_of_ranges() -> None:
     findings = explored(Numbers(nodes=3, factor=2), new_tokens=3)
     assert findings.plans == 10  # three tokens in three ranges, a range may take more than one
     assert (findings.counterexamples, findings.broken) == ({}, [])
-    cases = list(KINDS["join"](quiet(Numbers(nodes=3, factor=2)), Options(3)))
+    cases = list(KINDS["join"](quiet(Numbers(nodes=3, factor=2)), CaseOptions(3)))
     assert len({case.request for case in cases}) == 10
 
 
 @pytest.mark.parametrize(
     ("numbers", "rules", "kind"),
     [
-        (Numbers(nodes=4), Rules(write="off"), NEIGHBOURS),
-        (Numbers(nodes=4), Rules(recheck="off"), APART),
-        (Numbers(nodes=4), Rules(stream="off"), STREAMED),
-        (Numbers(nodes=4), Rules(gate="off"), APART),
-        (Numbers(nodes=5, factor=4, datacenters=2), Rules(gate="union"), APART),
-        (Numbers(nodes=4), Rules(gates_off=("write_both_read_old",)), APART),
-        (Numbers(nodes=4), Rules(gates_off=("write_both_read_new",)), APART),
-        (Numbers(nodes=4), Rules(step="off"), NEIGHBOURS),
+        (Numbers(nodes=4), QuorumRules(write="off"), NEIGHBOURS),
+        (Numbers(nodes=4), QuorumRules(recheck="off"), APART),
+        (Numbers(nodes=4), QuorumRules(stream="off"), STREAMED),
+        (Numbers(nodes=4), QuorumRules(gate="off"), APART),
+        (Numbers(nodes=5, factor=4, datacenters=2), QuorumRules(gate="union"), APART),
+        (Numbers(nodes=4), QuorumRules(gates_off=("write_both_read_old",)), APART),
+        (Numbers(nodes=4), QuorumRules(gates_off=("write_both_read_new",)), APART),
+        (Numbers(nodes=4), QuorumRules(step="off"), NEIGHBOURS),
     ],
 )
-def test_a_weakened_rule_is_found_out(numbers: Numbers, rules: Rules, kind: str) -> None:
+def test_a_weakened_rule_is_found_out(numbers: Numbers, rules: QuorumRules, kind: str) -> None:
     assert kind in kinds(explored(numbers, rules))
 
 
 def test_the_gate_of_prepared_is_one_more_than_safety_needs() -> None:
-    assert explored(Numbers(nodes=4), Rules(gates_off=("prepared",))).counterexamples == {}
+    assert explored(Numbers(nodes=4), QuorumRules(gates_off=("prepared",))).counterexamples == {}
 
 
 # ------------------------------------------------------------------------------------------- planted defects
@@ -181,8 +181,8 @@ def test_an_operation_that_is_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_production_gate_asks_for_what_the_model_asks(numbers: Numbers) -> None:
     """Found by asking it about every subset; the gaining node is asked besides where data depend on it."""
     state = quiet(numbers)
-    for case in KINDS["join"](state, Options()):
-        world = World(state)
+    for case in KINDS["join"](state, CaseOptions()):
+        world = WalkWorld(state)
         for command in case.ground:
             world.apply(command)
         steps, fault = drive(world, case.request)
@@ -199,8 +199,8 @@ def test_the_production_gate_asks_for_what_the_model_asks(numbers: Numbers) -> N
 
 def test_histories_cover_exactly_the_ranges_that_change() -> None:
     state = quiet(Numbers(nodes=4))
-    world = World(state)
-    case = next(KINDS["join"](state, Options()))
+    world = WalkWorld(state)
+    case = next(KINDS["join"](state, CaseOptions()))
     world.apply(case.ground[0])
     steps, _ = drive(world, case.request)
     assert isinstance(case.request, Join)
@@ -227,9 +227,9 @@ def test_limits_and_bad_clusters_are_told() -> None:
     keyspaces = [{"name": "ks", "replication": {"strategy": "simple", "factor": 1}}]
     with pytest.raises(BadDescription, match="belongs to A"):
         state_of({"nodes": [{"name": "A", "tokens": [1]}, {"name": "B", "tokens": [1]}], "keyspaces": keyspaces})
-    world = World(quiet(Numbers(nodes=4)))
-    case = next(KINDS["join"](world.state, Options()))
+    world = WalkWorld(quiet(Numbers(nodes=4)))
+    case = next(KINDS["join"](world.state, CaseOptions()))
     world.apply(case.ground[0])
     world.apply(case.request)
     with pytest.raises(NotQuiet, match="is in requested"):
-        Explorer(Rules()).plans(world.state, "join", Options())
+        Explorer(QuorumRules()).plans(world.state, "join", CaseOptions())

@@ -21,14 +21,14 @@ from ringlog.kernel.outcome import OutcomeKind
 from ringlog.kernel.ring.ranges import in_range
 from ringlog.kernel.state import LockedRange
 from ringlog.kernel.values import Command
-from ringlog.protocol.coordinator_core import Known, propose
+from ringlog.protocol.coordinator_core import CoordinatorView, propose
 from ringlog.sim.quorums import plans
-from ringlog.sim.quorums.case import Case, Options
+from ringlog.sim.quorums.case import Case, CaseOptions
 from ringlog.sim.quorums.check import APART, check
 from ringlog.sim.quorums.description import state_of
-from ringlog.sim.quorums.model import History, Rules
+from ringlog.sim.quorums.model import QuorumRules, RangeHistory
 from ringlog.sim.quorums.timeline import histories
-from ringlog.sim.quorums.walk import Step, World, acknowledgements, faults
+from ringlog.sim.quorums.walk import WalkStep, WalkWorld, acknowledgements, faults
 
 KEYSPACES = (
     ({"strategy": "network", "datacenters": {"dc1": 3}}, {"strategy": "simple", "factor": 2}),
@@ -46,7 +46,7 @@ class Followed:
 
     case: Case
     locks: tuple[LockedRange, ...]
-    steps: list[Step]
+    steps: list[WalkStep]
 
 
 @dataclass
@@ -54,15 +54,15 @@ class Walk:
     """A cluster, and what is in flight."""
 
     dice: random.Random
-    world: World
+    world: WalkWorld
     followed: dict[str, Followed] = field(default_factory=dict)
-    known: set[History] = field(default_factory=set)
+    known: set[RangeHistory] = field(default_factory=set)
     ended: Counter[str] = field(default_factory=Counter)
     together: int = 0
 
     def request(self) -> None:
         kind = self.dice.choice(KINDS)
-        cases = list(plans.KINDS[kind](self.world.state, Options()))
+        cases = list(plans.KINDS[kind](self.world.state, CaseOptions()))
         if not cases:
             return
         case = self.dice.choice(cases)
@@ -76,14 +76,14 @@ class Walk:
         for name in set(self.world.state.operations) - set(before.operations):
             operation = self.world.state.operations[name]
             self.followed[name] = Followed(
-                case, operation.locks, [Step(ground, None), Step(self.world.state, operation)]
+                case, operation.locks, [WalkStep(ground, None), WalkStep(self.world.state, operation)]
             )
             self.together = max(self.together, len(self.followed))
 
     def go_on(self) -> bool:
         """One of the coordinator's proposals; False if there is none."""
         state = self.world.state
-        proposals = propose(Known(state, acknowledgements(state, state.time), state.epoch, state.time))
+        proposals = propose(CoordinatorView(state, acknowledgements(state, state.time), state.epoch, state.time))
         if proposals:
             self.apply(self.dice.choice(proposals).command)
         return bool(proposals)
@@ -93,7 +93,7 @@ class Walk:
         for name, one in list(self.followed.items()):
             operation = self.world.state.operations[name]
             if operation.stage != one.steps[-1].stage:
-                one.steps.append(Step(self.world.state, operation))
+                one.steps.append(WalkStep(self.world.state, operation))
             if is_ended(operation):
                 del self.followed[name]
                 self.ended[operation.stage] += 1
@@ -106,7 +106,7 @@ class Walk:
             mine = any(lock.replication == key and in_range(placed.end, lock.start, lock.end) for lock in one.locks)
             if mine and placed.history not in self.known:
                 self.known.add(placed.history)
-                kinds = {conflict.kind for conflict in check(placed.history, Rules()).conflicts}
+                kinds = {conflict.kind for conflict in check(placed.history, QuorumRules()).conflicts}
                 assert kinds <= ({APART} if died_on_the_way(one) else set()), (kinds, one.case.title, placed)
 
     def cancel(self) -> None:
@@ -151,7 +151,7 @@ def walked(seed: int) -> Walk:
         for number, node in enumerate(nodes):
             node.update(datacenter="dc1", rack=f"r{1 + number % 3}")
     keyspaces = [{"name": f"k{n}", "replication": one} for n, one in enumerate(KEYSPACES[seed % len(KEYSPACES)])]
-    walk = Walk(dice, World(state_of({"nodes": nodes, "keyspaces": keyspaces})))
+    walk = Walk(dice, WalkWorld(state_of({"nodes": nodes, "keyspaces": keyspaces})))
     for _ in range(ACTIONS):
         dice.choice(
             (walk.request, walk.request, walk.go_on, walk.go_on, walk.go_on, walk.go_on, walk.cancel, walk.revive)
@@ -169,7 +169,7 @@ def test_random_walks(first: int) -> None:
     walks = [walked(seed) for seed in range(first, first + 4)]
     for walk in walks:
         assert in_flight(walk.world.state) == ()
-        quiet = Step(walk.world.state, None)
+        quiet = WalkStep(walk.world.state, None)
         assert list(faults((quiet, quiet))) == []
     assert sum(walk.ended[FINISHED] for walk in walks) > 4
     assert max(walk.together for walk in walks) > 1

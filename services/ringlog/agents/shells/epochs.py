@@ -7,19 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-import structlog
-
 from ringlog.kernel.changes import EPOCHS, EpochChange
 from ringlog.kernel.values import Epoch
 from ringlog.log.kafka import KafkaLog
 from ringlog.log.port import LogRecord
 from ringlog.log.reading import read_to_end
 from ringlog.log.topics import TOPICS
-from ringlog.runtime.settings import Settings
+from ringlog.runtime.logs import Seldom, get_logger
+from ringlog.runtime.settings import ProcessSettings
 from ringlog.wire.changes import decode_change
 from ringlog.wire.errors import WireError
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 EPOCHS_TOPIC = next(spec for spec in TOPICS if spec.suffix == EPOCHS)
 
@@ -30,11 +29,12 @@ class EpochsReader:
     ``look``: called now and then while it waits; may raise.
     """
 
-    def __init__(self, settings: Settings, look: Callable[[], None]) -> None:
+    def __init__(self, settings: ProcessSettings, look: Callable[[], None]) -> None:
         self._look = look
         self._log = KafkaLog(settings.bootstrap_servers, settings.cluster, EPOCHS_TOPIC, isolation="read_committed")
         self._tail = self._log.tail(self._log.begin_offset())
         self._last: EpochChange | None = None
+        self._seldom = Seldom(log)
 
     def newest(self) -> Epoch:
         """The last epoch that is published as far as is known here; 0 if none. Does not wait."""
@@ -56,9 +56,9 @@ class EpochsReader:
             try:
                 change = decode_change(record.data)
             except WireError as error:
-                log.warning("unreadable_epoch", offset=record.offset, why=str(error))
+                self._seldom.warn("unreadable_epoch", offset=record.offset, why=str(error))
                 continue
             if isinstance(change, EpochChange):
                 self._last = change
             else:
-                log.warning("no_epoch", offset=record.offset, found=type(change).__name__)
+                self._seldom.warn("no_epoch", offset=record.offset, found=type(change).__name__)

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import structlog
-
+from ringlog.agents.shells.epochs import EpochsReader
 from ringlog.agents.shells.role import RoleThread
-from ringlog.cache.port import CacheUnavailable, Confirmation, Written
+from ringlog.agents.truncation import LogEnds
+from ringlog.cache.port import CacheUnavailable, Confirmation, WriteOutcome
 from ringlog.cache.redis_cache import RedisCache
 from ringlog.kernel.digester import Digester
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Epoch
+from ringlog.log.archive import Archive, folder_of
 from ringlog.log.errors import LogUnavailable, TopicMissing, WaitTimedOut
+from ringlog.log.opening import delete_entries, open_snapshots
 from ringlog.protocol.effects import Barrier
-from ringlog.protocol.keeper import ROLE, Position, Rest, Store, keep
+from ringlog.protocol.keeper import ROLE, AwaitNewer, NextOffset, Store, keep
+from ringlog.runtime.logs import get_logger
 
 BEAT_S = 1.0
 RETRY_S = 0.5
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class KeeperThread(RoleThread):
@@ -27,15 +30,36 @@ class KeeperThread(RoleThread):
     _written: Epoch = 0
     _answered = True
 
+    def log_ends(self) -> LogEnds:
+        """The keeper stores states, so it also extends the archive, and lets go of entries."""
+        place = self.settings.bootstrap_servers, self.settings.cluster
+        archive = None if self.settings.archive is None else Archive(folder_of(self.settings.archive))
+        return LogEnds(
+            self.log,
+            lambda: open_snapshots(*place),
+            lambda offset: delete_entries(*place, offset),
+            archive,
+            self._published,
+            self.goes_on,
+        )
+
+    def _published(self) -> Epoch:
+        epochs = EpochsReader(self.settings, lambda: None)
+        try:
+            last = epochs.at_end()
+            return 0 if last is None else last.epoch
+        finally:
+            epochs.close()
+
     def work(self) -> None:
         """Keep the cache at the newest epoch, for ever."""
         self._digester = Digester()
         self._cache = RedisCache(self.settings.redis_url, self.settings.cluster, self.settings.redis_timeout_s)
         self.driver.handlers |= {
             Barrier: self._barrier,
-            Position: lambda _: self.replica.position,
+            NextOffset: lambda _: self.replica.position,
             Store: self._store,
-            Rest: self._rest,
+            AwaitNewer: self._rest,
         }
         try:
             self.driver.carry_out(keep(self.author.protocol))
@@ -55,7 +79,7 @@ class KeeperThread(RoleThread):
                 log.warning("log_unavailable", why=error.message)
             self._acknowledge_after(BEAT_S)
 
-    def _store(self, effect: Store) -> Written | None:
+    def _store(self, effect: Store) -> WriteOutcome | None:
         state = effect.state
         confirmation = Confirmation(self._digester.digest(state), effect.position, effect.confirmed_at)
         try:
@@ -68,15 +92,18 @@ class KeeperThread(RoleThread):
         if not self._answered:
             log.info("cache_answers_again", epoch=state.epoch)
         self._answered = True
-        if written is Written.APPLIED:
+        if written is WriteOutcome.APPLIED:
             self._written = state.epoch
-        elif written is Written.LATER_STORED:
+        elif written is WriteOutcome.LATER_STORED:
             log.warning("cache_ahead", epoch=state.epoch)
+        elif written is WriteOutcome.FOREIGN:
+            ends = "give one of the two clusters another Redis, or another number of database in its URL"
+            self.seldom.warn("cache_of_another_cluster", cluster_id=state.cluster_id, ends=ends)
         else:
             log.info("cache_rewritten", epoch=state.epoch)
         return written
 
-    def _rest(self, effect: Rest) -> None:
+    def _rest(self, effect: AwaitNewer) -> None:
         if effect.answered:
             self._acknowledge_after(BEAT_S)
             return

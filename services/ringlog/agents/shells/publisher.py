@@ -6,16 +6,16 @@ published epoch's state was deleted and made again: what it lacks is written bef
 
 One epoch is one transaction, however large: a reader of committed records never sees a part of it, and ``epochs`` and
 the rest tell of the same epoch. What was lacking is written in several. Nothing is promised of it that a part would
-break: ``epochs`` told of that state long ago, each record only puts back what stood there, in the order in which it
-was first told (streams before their generation), and whoever dies half-way is followed by an instance that finds what
-is lacking still.
+break: ``epochs`` had that state long ago, each record only puts back what stood there, in the order in which it
+was first published (streams before their generation), and an instance that dies half-way is followed by an instance
+that finds what is lacking still.
 
 A record that a change topic refuses for its size halts this agent (``RecordTooLarge``). Epochs go out in their order,
 so nothing may be passed over, and to start again would meet the same record. ``kernel.carried`` keeps records below
 what the topics take; so this is a topic whose limit was lowered, and the message says how to raise it.
 
 The schemas of all records go to ``<cluster>.schemas`` at each start, by fingerprint, so that a consumer needs no other
-source.
+source. A release whose schemas do not fit those that are there halts before it writes anything (``client.schemas``).
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-import structlog
-
 from ringlog.agents.exits import Diverged
-from ringlog.agents.fenced import FencedProducer, Written
+from ringlog.agents.fenced import FencedProducer, TransactionRecord
 from ringlog.agents.shells.epochs import EpochsReader
-from ringlog.agents.shells.held import keys_held
 from ringlog.agents.shells.role import RoleThread
+from ringlog.client.errors import SchemasIncompatible
+from ringlog.client.schemas import publish_schemas
 from ringlog.kernel.changes import ChangeRecord, EpochChange, diff
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Epoch
 from ringlog.log.feed import Feed
-from ringlog.log.topics import SCHEMAS, topic_name
+from ringlog.log.held import held
+from ringlog.log.topics import topic_name
 from ringlog.protocol.publisher import (
     ROLE,
     Announce,
@@ -47,34 +47,34 @@ from ringlog.protocol.publisher import (
     restoring,
 )
 from ringlog.protocol.role import Initialise
+from ringlog.runtime.logs import get_logger
 from ringlog.wire.changes import encode_change_record
-from ringlog_schemas import published
+from ringlog.wire.codec import is_todays
 
-SCHEMAS_TIMEOUT_S = 30.0
 TRANSACTION_TIMEOUT_S = 600.0
-"""The largest epoch is a generation of a million ranges; brokers allow 900 s unless they are told otherwise."""
+"""The largest epoch is a generation of a million ranges; brokers allow 900 s unless they are configured otherwise."""
 
 RESTORED_RECORDS_MAX = 10_000
 LOOK_RECORDS = 1_000
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Outgoing:
+class EncodedChanges:
     """Change records as they go to ``cluster``, encoded each time they are walked; ``look`` may end that by raising."""
 
     cluster: str
     records: Sequence[ChangeRecord]
     look: Callable[[], None]
 
-    def __iter__(self) -> Iterator[Written]:
+    def __iter__(self) -> Iterator[TransactionRecord]:
         """Encode one after the other: the largest epochs fit into memory once as values, not again as bytes."""
         for number, record in enumerate(self.records):
             if number % LOOK_RECORDS == LOOK_RECORDS - 1:
                 self.look()
             suffix, key, value = encode_change_record(record)
-            yield Written(topic_name(self.cluster, suffix), key, value)
+            yield TransactionRecord(topic_name(self.cluster, suffix), key, value)
 
 
 class PublisherThread(RoleThread):
@@ -86,7 +86,9 @@ class PublisherThread(RoleThread):
     def prepare(self) -> None:
         """Keep what the replica folds after the epoch that is published now."""
         last = self._last_published()
-        self._feed = Feed(self.replica, 0 if last is None else last.epoch)
+        published = 0 if last is None else last.epoch
+        self.beginning.epoch_max = published - 1  # the feed hears of that epoch as it is folded
+        self._feed = Feed(self.replica, published)
 
     def work(self) -> None:
         """Publish every epoch once, for ever."""
@@ -130,14 +132,14 @@ class PublisherThread(RoleThread):
 
     def _write(self, records: Sequence[ChangeRecord]) -> None:
         """All of them in one transaction."""
-        self._fenced.commit(Outgoing(self.settings.cluster, records, self.look))
+        self._fenced.commit(EncodedChanges(self.settings.cluster, records, self.look))
 
     def _restore(self, effect: Restore) -> None:
         state, cluster = effect.state, self.settings.cluster
         self._published = state.epoch
         records = restoring(
             state,
-            lambda suffix: keys_held(self.settings.bootstrap_servers, topic_name(cluster, suffix), self.look),
+            lambda suffix: held(self.settings.bootstrap_servers, topic_name(cluster, suffix), is_todays, self.look),
         )
         if records:
             names = ", ".join(sorted({topic_name(cluster, record.topic) for record in records}))
@@ -154,10 +156,7 @@ class PublisherThread(RoleThread):
             epochs.close()
 
     def _publish_schemas(self) -> None:
-        topic = topic_name(self.settings.cluster, SCHEMAS.suffix)
-        sent = [
-            self.producer.send(topic, text.encode(), key=fingerprint.encode(), partition=0)
-            for fingerprint, text in published()
-        ]
-        for future in sent:
-            future.result(SCHEMAS_TIMEOUT_S)
+        try:
+            publish_schemas(self.settings.bootstrap_servers, self.settings.cluster, self.producer, self.look)
+        except SchemasIncompatible as error:
+            raise Diverged(str(error)) from error

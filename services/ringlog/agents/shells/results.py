@@ -1,15 +1,13 @@
 """The results topic as the validator keeps it: the rejections that may still be asked for, and no more than needed.
 
 Which answers are needed, ``ringlog.protocol.validator`` says. Nothing before the last floor mark
-(``ringlog.protocol.validator_core``) is needed, however young: so many rejections that they had to be forgotten are no
-reason to read them at the next start.
+(``ringlog.protocol.validator_core``) is needed, however young: rejections in such numbers that they had to be
+forgotten are no reason to read them at the next start.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-
-import structlog
 
 from ringlog.kernel.values import Epoch
 from ringlog.log.errors import LogUnavailable
@@ -18,11 +16,12 @@ from ringlog.log.reading import read_to_end
 from ringlog.log.topics import RESULTS
 from ringlog.protocol.validator import is_needed
 from ringlog.protocol.validator_core import is_floor_mark
-from ringlog.runtime.settings import Settings
+from ringlog.runtime.logs import Seldom, get_logger
+from ringlog.runtime.settings import ProcessSettings
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import Result, decode_result
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class ResultsLog:
@@ -31,9 +30,10 @@ class ResultsLog:
     ``look``: called now and then while it waits; may raise.
     """
 
-    def __init__(self, settings: Settings, look: Callable[[], None]) -> None:
+    def __init__(self, settings: ProcessSettings, look: Callable[[], None]) -> None:
         self._log = KafkaLog(settings.bootstrap_servers, settings.cluster, RESULTS, isolation="read_committed")
         self._look = look
+        self._seldom = Seldom(log)
 
     def close(self) -> None:
         """Let go of the connections."""
@@ -59,7 +59,7 @@ class ResultsLog:
                 try:
                     result = decode_result(record.data)
                 except WireError as error:
-                    log.warning("unreadable_result", offset=record.offset, why=str(error))
+                    self._seldom.warn("unreadable_result", offset=record.offset, why=str(error))
                     continue
                 yield record.offset, result
         finally:

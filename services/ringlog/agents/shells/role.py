@@ -14,28 +14,31 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator
 
-import structlog
-
 from ringlog.agents.contract import Acknowledge, Ended
 from ringlog.agents.exits import CRASHED, HALTED, SUPERSEDED, Diverged, End, Superseded
+from ringlog.agents.snapshots import SnapshotThread
 from ringlog.agents.soundness import Soundness
+from ringlog.agents.truncation import LogEnds
 from ringlog.agents.watch import records_of
 from ringlog.client.direct import DirectAuthor
-from ringlog.kernel.outcome import Entry, Outcome, Unreadable
+from ringlog.kernel.commands.truncation import is_known
+from ringlog.kernel.outcome import Entry, Outcome, UnreadableEntry
 from ringlog.kernel.state import ClusterState
+from ringlog.kernel.values import Command
 from ringlog.log.driver import LogDriver, micros
-from ringlog.log.errors import LogDamaged, LogError, RecordTooLarge, ReplicaHalted, TopicMisconfigured
+from ringlog.log.errors import LogDamaged, LogError, LogPassed, RecordTooLarge, ReplicaHalted, TopicMisconfigured
 from ringlog.log.kafka import KafkaLog
-from ringlog.log.opening import open_metadata
+from ringlog.log.opening import beginning_of, open_metadata, open_snapshots
 from ringlog.log.port import LogRecord
 from ringlog.log.producer import AckedProducer
 from ringlog.log.reading import read_to_end
-from ringlog.log.replica import Replica
+from ringlog.log.replica import LogReplica
 from ringlog.log.topics import AGENTS, topic_name
 from ringlog.protocol.role import Accept, Acts, Look, superseded, take_role
 from ringlog.runtime.clock import SystemClock
 from ringlog.runtime.draw import SystemDraw
-from ringlog.runtime.settings import Settings
+from ringlog.runtime.logs import Seldom, get_logger
+from ringlog.runtime.settings import ProcessSettings
 from ringlog.wire.records import AgentStatus, RefusedProposal, encode_agent_status
 
 HEARTBEAT_S = 1.0
@@ -44,7 +47,7 @@ WAIT_S = 0.5
 TAKE_OVER_TIMEOUT_S = 30.0
 WHY_CHARS_MAX = 1_000
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 Offered = tuple[int, bytes | None]
 """Offset and value of a record of the role's topic."""
@@ -59,7 +62,7 @@ class RoleThread(ABC):
 
     role: str
 
-    def __init__(self, settings: Settings, acknowledge: Acknowledge, ended: Ended) -> None:
+    def __init__(self, settings: ProcessSettings, acknowledge: Acknowledge, ended: Ended) -> None:
         self.settings = settings
         self.acknowledge = acknowledge
         self.clock = SystemClock()
@@ -67,8 +70,19 @@ class RoleThread(ABC):
         self.instance = str(uuid.uuid4())
         self.term = 0
         self.log = open_metadata(settings.bootstrap_servers, settings.cluster, self.role)
-        self.replica = Replica(self.log, record=records_of(settings, self.role))
+        self.beginning = beginning_of(settings.bootstrap_servers, settings.cluster)
+        records = records_of(settings, self.role)
+        self.replica = LogReplica(self.log, record=records, beginning=self.beginning)
         self.author = DirectAuthor(self.log, self.replica, f"{self.role}-{self.instance[:8]}", self.clock, self.draw)
+        self._snapshots = SnapshotThread(
+            self.role,
+            lambda: open_snapshots(settings.bootstrap_servers, settings.cluster),
+            lambda: self.replica.identity,
+            self.clock,
+            lambda: str(uuid.uuid4()),
+            self._submit_unless_known,
+            self.log_ends(),
+        )
         self.producer = AckedProducer(settings.bootstrap_servers, f"ringlog-{self.role}")
         self._ended = ended
         self._inbox: deque[Offered] = deque()
@@ -77,6 +91,7 @@ class RoleThread(ABC):
         self._stopping = threading.Event()
         self._status, self._why = "starting", ""
         self._sound = Soundness(self.role)
+        self.seldom = Seldom(log)
         self._threads = (
             threading.Thread(target=self._run, name=self.role, daemon=True),
             threading.Thread(target=self._beat, name=f"{self.role}-heartbeat", daemon=True),
@@ -89,11 +104,12 @@ class RoleThread(ABC):
         for thread in self._threads:
             thread.start()
 
-    def offer(self, offset: int, value: bytes | None) -> None:
+    def offer(self, offset: int, value: bytes | None) -> bool:
         """Take one record of the role's topic; returns at once."""
         with self._news:
             self._inbox.append((offset, value))
             self._news.notify_all()
+        return True
 
     def stop(self) -> None:
         """Finish what is under way, then return; nothing is written afterwards."""
@@ -108,6 +124,10 @@ class RoleThread(ABC):
     def prepare(self) -> None:
         """What must be there before the replica starts."""
         return
+
+    def log_ends(self) -> LogEnds | None:
+        """The archive and the beginning of the log, for the role that looks after them."""
+        return None
 
     @abstractmethod
     def work(self) -> None:
@@ -132,6 +152,10 @@ class RoleThread(ABC):
         self._raise_if_superseded()
         if self._stopping.is_set():
             raise Stopping
+
+    def goes_on(self) -> bool:
+        """False if ``look`` would raise."""
+        return not self._stopping.is_set() and superseded(self.replica.state, self.role, self.term) is None
 
     def _raise_if_superseded(self) -> None:
         why = superseded(self.replica.state, self.role, self.term)
@@ -185,7 +209,7 @@ class RoleThread(ABC):
         except Superseded as error:
             end = End(SUPERSEDED, str(error))
         except (ReplicaHalted, LogDamaged, TopicMisconfigured, Diverged) as error:
-            end = End(HALTED, str(error), error)
+            end = End(CRASHED if getattr(error, "code", "") == LogPassed.code else HALTED, str(error), error)
         except RecordTooLarge as error:
             # The next one would meet the same record: to start again would only add a term to the log, for ever.
             log.error("record_too_large", role=self.role, topic=error.topic, bytes=error.size)
@@ -196,6 +220,7 @@ class RoleThread(ABC):
         finally:
             self._status, self._why = "halted", "" if end is None else end.detail[:WHY_CHARS_MAX]
             self._stopping.set()
+            self._snapshots.stop()
             self.replica.stop()
             self.log.close()
             self._say_goodbye(end)
@@ -217,17 +242,24 @@ class RoleThread(ABC):
     def _act(self, acts: Acts) -> None:
         self.term = acts.term
         self.replica.subscribe(self._on_folded)
+        self._snapshots.acts(self.replica.state)
+
+    def _submit_unless_known(self, command: Command) -> None:
+        """What a snapshot's thread has to say, unless the log says it already."""
+        if not is_known(self.replica.state, command):
+            self.author.submit(command)
 
     def _on_folded(
-        self, before: ClusterState, after: ClusterState, _item: Entry | Unreadable, _outcome: Outcome, _offset: int
+        self, before: ClusterState, after: ClusterState, _item: Entry | UnreadableEntry, _outcome: Outcome, offset: int
     ) -> None:
         if after is not before:
+            self._snapshots.folded(before, after, offset)
             with self._news:
                 self._folded = True
                 self._news.notify_all()
 
     def raise_if_halted(self) -> None:
-        """Raises ReplicaHalted: nothing that was folded may be told of as if the log went on."""
+        """Raises ReplicaHalted: nothing that was folded may be shown as if the log went on."""
         halt = self.replica.halted
         if halt is not None:
             raise ReplicaHalted(halt.code, halt.detail, halt.offset, halt.hint)

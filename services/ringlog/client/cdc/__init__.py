@@ -2,6 +2,6 @@
 
 from ringlog.client.cdc.errors import CdcReadError
 from ringlog.client.cdc.reader import CdcReader
-from ringlog.client.cdc.rows import Change, LogRow
+from ringlog.client.cdc.rows import CdcChange, LogRow
 
-__all__ = ["CdcReadError", "CdcReader", "Change", "LogRow"]
+__all__ = ["CdcChange", "CdcReadError", "CdcReader", "LogRow"]

@@ -10,8 +10,9 @@ dropped, none of its name written to       stays as it is
 =========================================  =========================================================================
 
 Columns likewise: of ``v`` and ``V`` the second one is ``V$2``. A copy gets the columns that its table is given, and
-loses none. What users have made in the file is theirs; a copy that they want no more is theirs to drop, unless its
-table is written to again.
+loses none: a column that is renamed is renamed, one that is dropped stays, null where a row is written to again, and is
+``v dropped`` once another one is made as ``v``. What users have made in the file is theirs; a copy that they want no
+more is theirs to drop, unless its table is written to again.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import Any
 
 from ringlog.client.cdc.names import renamed
 from ringlog.kernel.changes import TableChange
+from ringlog.kernel.schema.stored import stored_names
 from ringlog.kernel.values import CdcOptions, Column
 
 UNDECODED = "cdc$undecoded"
@@ -37,7 +39,8 @@ RESERVED = "sqlite_"
 @dataclass(frozen=True, slots=True)
 class Copy:
     """``life``: what its table is known by; ``name``: ``keyspace.table``; ``table``: the copy's; ``columns``: those of
-    the table to those of the copy; ``schema``: the newest version that was met.
+    the table, by their stored names (``kernel.schema.stored``), to those of the copy; ``schema``: the newest version
+    that was met.
     """
 
     life: str
@@ -79,7 +82,7 @@ class Copies:
             life = table.id or name
             self._connection.execute("UPDATE ringlog_partitions SET id = ? WHERE id = ?", (life, name))
             there = self._columns_of(name)
-            columns = {column.name: column.name for column in table.columns if column.name in there}
+            columns = {place: column for column, place in stored_names(table).items() if column in there}
             self._put(Copy(life, name, name, columns, table))
             self.meet(life, table)
 
@@ -103,14 +106,37 @@ class Copies:
         if copy is None:
             copy = self._make(life, table)
         elif table.changed > copy.schema.changed:
-            copy = replace(copy, schema=table)
-        elif all(column.name in copy.columns for column in table.columns):
+            copy = self._respelled(replace(copy, schema=table))
+        elif all(place in copy.columns for place in stored_names(table).values()):
             return
-        fresh = [column.name for column in table.columns if column.name not in copy.columns]
+        fresh = {name: place for name, place in stored_names(table).items() if place not in copy.columns}
         added = renamed(fresh, copy.columns.values())
         for name in fresh:
             self._connection.execute(f"ALTER TABLE {quoted(copy.table)} ADD COLUMN {quoted(added[name])}")
-        self._put(replace(copy, columns={**copy.columns, **added}))
+        self._put(replace(copy, columns={**copy.columns, **{place: added[name] for name, place in fresh.items()}}))
+
+    def _respelled(self, copy: Copy) -> Copy:
+        """The copy with columns named as its newest version has them; what is dropped makes room for a namesake."""
+        table = copy.schema
+        if not table.stored:
+            return copy
+        own = renamed(column.name for column in table.columns)
+        wanted = {place: own[name] for name, place in stored_names(table).items()}
+        gone = {place: name for place, name in copy.columns.items() if place not in wanted}
+        taken = {name.lower() for name in wanted.values()}
+        for place, name in gone.items():
+            is_taken = name.lower() in taken
+            wanted[place] = renamed([f"{name} dropped"], gone.values())[f"{name} dropped"] if is_taken else name
+        moved = {place: name for place, name in copy.columns.items() if wanted[place] != name}
+        # In two steps, since columns may exchange their names.
+        for place, name in moved.items():
+            self._rename_column(copy, name, f"cdc$moved {place}")
+        for place in moved:
+            self._rename_column(copy, f"cdc$moved {place}", wanted[place])
+        return replace(copy, columns={place: wanted[place] for place in copy.columns})
+
+    def _rename_column(self, copy: Copy, name: str, to: str) -> None:
+        self._connection.execute(f"ALTER TABLE {quoted(copy.table)} RENAME COLUMN {quoted(name)} TO {quoted(to)}")
 
     def _make(self, life: str, table: TableChange) -> Copy:
         """A new copy. Of the tables of one name the one that was made last has it."""
@@ -124,9 +150,10 @@ class Copies:
                 if " dropped " not in copy.table:
                     self._rename(copy, f"{plain} dropped {copy.life}")
             own = renamed([plain], self._names())[plain]
-        columns = renamed(column.name for column in table.columns)
+        names = renamed(column.name for column in table.columns)
+        columns = {place: names[name] for name, place in stored_names(table).items()}
         self._connection.execute(f"CREATE TABLE {quoted(own)} ({listed(columns.values())})")
-        keys = listed(columns[name] for name in table.partition_key)
+        keys = listed(names[name] for name in table.partition_key)
         self._connection.execute(f"CREATE INDEX {quoted(own + ' key')} ON {quoted(own)} ({keys})")
         return Copy(life, name, own, columns, table)
 
@@ -135,7 +162,8 @@ class Copies:
         if not self._columns_of(copy.table):
             return  # its user has dropped it
         self._connection.execute(f"ALTER TABLE {quoted(copy.table)} RENAME TO {quoted(name)}")
-        keys = listed(copy.columns[column] for column in copy.schema.partition_key)
+        places = stored_names(copy.schema)
+        keys = listed(copy.columns[places[column]] for column in copy.schema.partition_key)
         self._connection.execute(f"DROP INDEX IF EXISTS {quoted(copy.table + ' key')}")
         self._connection.execute(f"CREATE INDEX {quoted(name + ' key')} ON {quoted(name)} ({keys})")
 
@@ -157,7 +185,8 @@ class Copies:
 
 
 def _schema_json(table: TableChange) -> dict[str, Any]:
-    return {
+    respelled = {"stored": list(table.stored), "respelled": table.respelled} if table.respelled else {}
+    return respelled | {
         "id": table.id,
         "changed": table.changed,
         "columns": [[column.name, column.type, column.static] for column in table.columns],
@@ -180,6 +209,8 @@ def _schema_of(name: str, life: str, found: Mapping[str, Any]) -> TableChange:
         version=life,
         changed=found["changed"],
         committed_by_log=True,
+        stored=tuple((column, place) for column, place in found.get("stored", ())),
+        respelled=found.get("respelled", 0),
     )
 
 

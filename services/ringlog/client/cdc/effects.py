@@ -19,7 +19,7 @@ from ringlog.client.cdc.rows import (
     RANGE_ENDS,
     RANGE_STARTS,
     ROW_DELETES,
-    Change,
+    CdcChange,
     LogRow,
 )
 
@@ -55,7 +55,7 @@ class Effect:
     undecoded: Mapping[str, bytes] = field(default_factory=dict)
 
 
-def effects(change: Change) -> tuple[Effect, ...]:
+def effects(change: CdcChange) -> tuple[Effect, ...]:
     """The effects of a write, in the order in which the log has them."""
     images: dict[int, dict[str, Names]] = {PREIMAGE: {}, POSTIMAGE: {}}
     undecoded: dict[str, dict[str, bytes]] = {}

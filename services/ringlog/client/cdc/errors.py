@@ -8,12 +8,14 @@ CdcReadError
 ├── RowsLost             the topic no longer holds the rows that come next
 ├── WriteIncomplete      a closed generation ends inside a write
 ├── UnknownTable         the schema has no such table, or it keeps no CDC log
+├── TablesForgotten      the log begins behind the table that a row was written for
 ├── BadStart             a start point that is none
 └── Unreadable           a record of the CDC topic is no CDC row, or does not fit its table
 """
 
 from __future__ import annotations
 
+from ringlog.kernel.values import Epoch
 from ringlog.log.errors import LogError
 
 
@@ -30,6 +32,16 @@ class BadProgress(CdcReadError):
 
     def __init__(self, why: str) -> None:
         super().__init__(f"stored progress: {why}", "begin anew at a start point, under another name")
+
+
+class TablesForgotten(CdcReadError):
+    """The log was truncated, and what is left of it does not say which table had a name at that epoch."""
+
+    code = "tables_forgotten"
+
+    def __init__(self, name: str, epoch: Epoch) -> None:
+        why = f"{name} at epoch {epoch}: the log begins later, and keeps no version of that table from then"
+        super().__init__(why, "start behind those rows; `ringlog log at EPOCH --archive` shows the table as it was")
 
 
 class ProgressInUse(CdcReadError):
@@ -103,7 +115,7 @@ class BadStart(CdcReadError):
         super().__init__(f"{given!r} is no start point", "give earliest, now, microseconds, or an ISO 8601 time")
 
 
-class Unreadable(CdcReadError):
+class UnreadableRecord(CdcReadError):
     """A record that no consumer can interpret."""
 
     code = "unreadable_row"

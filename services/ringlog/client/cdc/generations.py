@@ -15,7 +15,7 @@ from ringlog.kernel.values import Micros
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownGeneration:
     """What a consumer must know of a generation. ``ends``: (partition, offset) pairs of its close, None while open."""
 
     id: str
@@ -24,12 +24,12 @@ class Known:
     expired: bool
 
 
-def known_of(change: GenerationChange) -> Known:
+def known_of(change: GenerationChange) -> KnownGeneration:
     """The part of the record that counts here."""
     ends = None
     if change.closed is not None:
         ends = tuple(sorted((place.partition, place.offset) for place in change.positions))
-    return Known(change.id, change.timestamp, ends, change.expired is not None)
+    return KnownGeneration(change.id, change.timestamp, ends, change.expired is not None)
 
 
 class Generations:
@@ -37,7 +37,7 @@ class Generations:
 
     __slots__ = ("_by_id",)
 
-    def __init__(self, known: Iterable[Known] = ()) -> None:
+    def __init__(self, known: Iterable[KnownGeneration] = ()) -> None:
         self._by_id = {item.id: item for item in known}
 
     def note(self, key: str, change: GenerationChange | None) -> None:
@@ -47,26 +47,26 @@ class Generations:
         else:
             self._by_id[change.id] = known_of(change)
 
-    def all(self) -> tuple[Known, ...]:
+    def all(self) -> tuple[KnownGeneration, ...]:
         """All that are known, by ascending timestamp."""
         return tuple(sorted(self._by_id.values(), key=lambda item: item.timestamp))
 
-    def at(self, timestamp: Micros) -> Known | None:
+    def at(self, timestamp: Micros) -> KnownGeneration | None:
         """The one that begins at ``timestamp``."""
         return next((item for item in self._by_id.values() if item.timestamp == timestamp), None)
 
-    def after(self, timestamp: Micros) -> Known | None:
+    def after(self, timestamp: Micros) -> KnownGeneration | None:
         """The next one behind ``timestamp``, expired or not."""
         return next((item for item in self.all() if item.timestamp > timestamp), None)
 
-    def first_kept(self, timestamp: Micros = 0) -> Known | None:
+    def first_kept(self, timestamp: Micros = 0) -> KnownGeneration | None:
         """The first one from ``timestamp`` on that has not expired."""
         return next((item for item in self.all() if item.timestamp >= timestamp and not item.expired), None)
 
-    def operating(self, timestamp: Micros) -> Known | None:
+    def operating(self, timestamp: Micros) -> KnownGeneration | None:
         """The one that operates at ``timestamp``, expired or not; None before the first that is known."""
         return next((item for item in reversed(self.all()) if item.timestamp <= timestamp), None)
 
-    def oldest_open(self) -> Known | None:
+    def oldest_open(self) -> KnownGeneration | None:
         """The first one that is not closed: what is appended now belongs to it or to later ones."""
         return next((item for item in self.all() if item.ends is None), None)

@@ -13,7 +13,9 @@ one of the log      the one that had the name at that epoch; None if there was n
 0: not said         the one that has the name, or else the last one that had it
 ==================  ==============================================================================================
 
-Fed with every step of the fold, this knows all versions of all tables that ever were; nothing of it is forgotten.
+Fed with every step of the fold, this knows all versions of all tables that ever were; nothing of it is forgotten. Where
+the log's oldest entries are gone it begins with a stored state, and knows the versions which that keeps
+(``ClusterState.table_lives``): of what lies before them it says that it does not know it.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from dataclasses import dataclass
 from threading import Lock
 
 from ringlog.kernel.changes import TableChange, table_change
-from ringlog.kernel.state import ClusterState
+from ringlog.kernel.state import ClusterState, Table
 from ringlog.kernel.values import Epoch
 
 NOT_SAID: Epoch = 0
@@ -33,7 +35,7 @@ Version = tuple[Epoch, TableChange | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Life:
+class NamedLife:
     """When a table had its name: from ``first`` on, and before ``end`` (None: it still has). ``is_last``: no other
     table has had it since.
     """
@@ -56,7 +58,7 @@ class Lives:
         """``tables``: versions to begin with, by ascending epoch."""
         self._lock = Lock()
         self._versions: dict[str, list[Version]] = {}
-        self._epoch: Epoch = 0
+        self._epoch = self._began = 0
         for table in tables:
             self._add(f"{table.keyspace}.{table.name}", table.epoch, table)
 
@@ -64,6 +66,30 @@ class Lives:
     def epoch(self) -> Epoch:
         """Up to which it knows everything."""
         return self._epoch
+
+    def begin(self, state: ClusterState) -> None:
+        """Nothing before this state is to be noted: what it keeps of the past is all that is known.
+
+        Without effect once anything is known.
+        """
+        with self._lock:
+            if self._epoch or not state.epoch:
+                return
+            for name in sorted({*state.tables, *state.table_lives}):
+                kept = [version.table for life in state.table_lives.get(name, ()) for version in life.versions]
+                now = state.tables.get(name)
+                by_epoch: dict[Epoch, Table] = {one.changed: one for one in (*kept, *([] if now is None else [now]))}
+                for epoch, table in sorted(by_epoch.items()):
+                    self._add(name, epoch, table_change(table, epoch))
+                if now is None and max(by_epoch) < state.epoch:  # it was dropped, at an epoch that is not kept
+                    self._add(name, state.epoch, None)
+            self._epoch = self._began = state.epoch
+
+    def knows(self, name: str, epoch: Epoch) -> bool:
+        """False of a row from before what is known."""
+        with self._lock:
+            kept = name in self._versions and epoch >= self._versions[name][0][0]
+            return epoch == NOT_SAID or epoch >= self._began or kept
 
     def note(self, before: ClusterState, after: ClusterState) -> None:
         """One step of the fold, from ``before`` to ``after``."""
@@ -95,7 +121,7 @@ class Lives:
         with self._lock:
             return tuple(table for _, table in self._versions.get(name, ()) if table is not None)
 
-    def life(self, name: str, table_id: str) -> Life:
+    def life(self, name: str, table_id: str) -> NamedLife:
         """When the table with that id had the name, which it did."""
         with self._lock:
             versions = self._versions.get(name, [])
@@ -103,7 +129,7 @@ class Lives:
             assert mine, f"{name} was never {table_id}"
             behind = versions[mine[-1] + 1 :]
             end = behind[0][0] if behind else None
-            return Life(versions[mine[0]][0], end, all(table is None for _, table in behind))
+            return NamedLife(versions[mine[0]][0], end, all(table is None for _, table in behind))
 
     def _add(self, name: str, epoch: Epoch, table: TableChange | None) -> None:
         versions = self._versions.setdefault(name, [])

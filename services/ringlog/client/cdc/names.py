@@ -1,7 +1,7 @@
 """Names of the schema where a store does not tell upper from lower case: one rule for the SQLite copy and the lake.
 
 ``orders`` and ``Orders`` are two tables here, and two columns. SQLite and Delta take them for one. So of names that
-differ only in case the first to come keeps its own, and whoever comes later does not have it: in the order of the
+differ only in case the first to come keeps its own, and later ones do not have it: in the order of the
 schema, to which columns are only ever added, behind those that the store has already. What a store does for the others
 is its own matter: the SQLite copy gives them another name (``renamed``), the lake leaves them out.
 """

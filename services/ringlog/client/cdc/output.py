@@ -35,7 +35,7 @@ from typing import Any
 
 from ringlog import __version__
 from ringlog.client.cdc.effects import Bound, Effect, effects
-from ringlog.client.cdc.rows import Change
+from ringlog.client.cdc.rows import CdcChange
 from ringlog.kernel.values import Micros
 from ringlog.wire.mapping import uuid_text
 
@@ -71,7 +71,7 @@ def json_names(names: Mapping[str, Any]) -> Json:
     return {name: json_value(value) for name, value in names.items()}
 
 
-def change_json(change: Change) -> Json:
+def change_json(change: CdcChange) -> Json:
     """A change with all its rows of the log."""
     return {
         "table": change.name,
@@ -100,12 +100,12 @@ def change_json(change: Change) -> Json:
     }
 
 
-def debezium(change: Change, cluster: str, now_us: Micros) -> list[tuple[Json, Json]]:
+def debezium(change: CdcChange, cluster: str, now_us: Micros) -> list[tuple[Json, Json]]:
     """(key, envelope) for each effect. ``now_us``: when the change is handed on."""
     return [(json_names(found.key), _envelope(change, found, cluster, now_us)) for found in effects(change)]
 
 
-def _envelope(change: Change, effect: Effect, cluster: str, now_us: Micros) -> Json:
+def _envelope(change: CdcChange, effect: Effect, cluster: str, now_us: Micros) -> Json:
     envelope: Json = {
         "source": _source(change, effect, cluster),
         "transaction": None,
@@ -134,7 +134,7 @@ def _after(effect: Effect) -> Json | None:
     return json_names(effect.key) | dict.fromkeys(effect.deleted) | json_names(effect.values)
 
 
-def _source(change: Change, effect: Effect, cluster: str) -> Json:
+def _source(change: CdcChange, effect: Effect, cluster: str) -> Json:
     return {
         "version": __version__,
         "connector": "ringlog",
@@ -159,7 +159,7 @@ def _undecoded(effect: Effect) -> Json:
     return {"undecoded": json_names(effect.undecoded)} if effect.undecoded else {}
 
 
-def cloudevents(change: Change, cluster: str) -> list[Json]:
+def cloudevents(change: CdcChange, cluster: str) -> list[Json]:
     """An event for each effect."""
     identity = f"{change.stream_id.hex()}/{uuid_text(change.time)}"
     key = json.dumps([part.hex() for part in change.raw[0].partition_key], separators=(",", ":"))
@@ -179,7 +179,7 @@ def cloudevents(change: Change, cluster: str) -> list[Json]:
     ]
 
 
-def _data(change: Change, effect: Effect) -> Json:
+def _data(change: CdcChange, effect: Effect) -> Json:
     found: Json = {"table": change.name, "timestamp": change.timestamp, "key": json_names(effect.key)}
     found |= _undecoded(effect)
     if effect.operation == "range_delete":

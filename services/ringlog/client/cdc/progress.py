@@ -61,7 +61,7 @@ class PartitionProgress:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class ConsumerProgress:
     """``generation``: timestamp of the one that is being read, -1 before the first; ``start``: earlier writes are left
     out; ``entered``: (partition, offset) pairs at which reading this generation began.
     """
@@ -85,13 +85,13 @@ class Progress:
         )
 
     @staticmethod
-    def from_json(text: str | bytes) -> Progress:
+    def from_json(text: str | bytes) -> ConsumerProgress:
         """Raises BadProgress for anything that ``to_json`` never gives."""
         try:
             found = json.loads(text)
             if found["form"] != FORM:
                 raise BadProgress(f"form {found['form']!r}; this release reads form {FORM}")
-            return Progress(
+            return ConsumerProgress(
                 _whole(found["generation"]),
                 _pairs(found["partitions"], _part),
                 _whole(found["start"]),
@@ -101,10 +101,10 @@ class Progress:
             raise BadProgress(f"{type(error).__name__}: {error}") from error
 
 
-def begin_at(positions: Mapping[int, int], start: Micros = 0) -> Progress:
+def begin_at(positions: Mapping[int, int], start: Micros = 0) -> ConsumerProgress:
     """A consumer that has read nothing: partition to first offset; writes before ``start`` are left out."""
     parts = tuple((number, PartitionProgress(offset, offset)) for number, offset in sorted(positions.items()))
-    return Progress(NOT_ENTERED, parts, start)
+    return ConsumerProgress(NOT_ENTERED, parts, start)
 
 
 def _part_json(part: PartitionProgress) -> dict[str, Any]:

@@ -8,9 +8,9 @@ counts as done when the loop asks for the next one; what is done is committed ev
 nothing more comes, and by ``commit()``, which counts the change in hand as done, too. After a restart the first change
 is the one behind the last commit. A loop that is left by ``break`` or by an exception commits nothing by itself.
 
-Memory is bounded: a bounded queue of fetched records, one write in hand, and ``Progress``; rows of later generations
-are not kept but read again. Two readers cannot share one progress; to share the work give each a ``share``. Then the
-order of one base partition's writes holds within a generation, and not between two, since its stream moves.
+Memory is bounded: a bounded queue of fetched records, one write in hand, and ``ConsumerProgress``; rows of later
+generations are not kept but read again. Two readers cannot share one progress; to share the work give each a ``share``.
+Then the order of one base partition's writes holds within a generation, and not between two, since its stream moves.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
-from ringlog.client.cdc.errors import BadProgress, BadStart, RowsLost, UnknownTable, Unreadable
+from ringlog.client.cdc.errors import BadProgress, BadStart, RowsLost, UnknownTable, UnreadableRecord
 from ringlog.client.cdc.lives import Lives
-from ringlog.client.cdc.progress import PartitionProgress, Progress, begin_at
-from ringlog.client.cdc.reading import Reading, Verdict
-from ringlog.client.cdc.rows import Change, TableTypes, change_of, decided_by
-from ringlog.client.cdc.schema import Schema
-from ringlog.client.cdc.stores import FileProgress, MemoryProgress, ProgressStore
-from ringlog.client.cdc.topics import Record, Topics
+from ringlog.client.cdc.progress import ConsumerProgress, PartitionProgress, begin_at
+from ringlog.client.cdc.reading import CdcReading, RowVerdict
+from ringlog.client.cdc.rows import CdcChange, TableTypes, change_of, decided_by
+from ringlog.client.cdc.schema import SchemaFollower
+from ringlog.client.cdc.stores import FileProgress, MemoryProgress, ProgressStore, log_record_of
+from ringlog.client.cdc.topics import CdcRecord, Topics
 from ringlog.kernel.changes import TableChange
 from ringlog.kernel.values import Micros
 from ringlog.wire.errors import WireError
@@ -59,7 +59,10 @@ class CdcReader:
     metadata log tells: the reader folds it, from its beginning when it starts. ``Change.table_id`` tells a table from
     another one that was made under its name.
 
-    Raises, at once or in the loop: CdcReadError (see ``errors``), LogUnavailable, TopicMissing.
+    ``log_record``: the file that remembers what was seen of the metadata log, so that another history of it is noticed;
+    beside a file of progress by itself.
+
+    Raises, at once or in the loop: CdcReadError (see ``errors``), LogUnavailable, TopicMissing, other LogErrors.
     """
 
     def __init__(
@@ -74,6 +77,7 @@ class CdcReader:
         lost: Lost = "error",
         until_end: bool = False,
         share: tuple[int, int] = WHOLE,
+        log_record: Path | None = None,
     ) -> None:
         self.lost_rows = 0
         self._cluster = cluster
@@ -87,7 +91,9 @@ class CdcReader:
         begin = start_of(start)
         self._store = _store(progress)
         try:
-            self._schema = Schema(bootstrap_servers, cluster)
+            if log_record is None and isinstance(progress, str | Path):
+                log_record = log_record_of(Path(progress))
+            self._schema = SchemaFollower(bootstrap_servers, cluster, log_record)
             self._topics = Topics(bootstrap_servers, cluster)
             try:
                 self._schema.start()
@@ -96,7 +102,7 @@ class CdcReader:
                 self._check_tables()
                 bounds = {number: found for number, found in self._topics.bounds().items() if self._is_mine(number)}
                 place = self._begin(begin, bounds)
-                self._reading: Reading[CdcRow] = Reading(place, self._wanted or None)
+                self._reading: CdcReading[CdcRow] = CdcReading(place, self._wanted or None)
                 self._ends = {number: high for number, (_, high) in bounds.items()} if until_end else None
                 self._check_kept(bounds)
                 if not self._move_on():
@@ -111,7 +117,7 @@ class CdcReader:
 
     # ------------------------------------------------------------------------------------------------ use
 
-    def __iter__(self) -> Iterator[Change]:
+    def __iter__(self) -> Iterator[CdcChange]:
         """Every change from the place on; without ``until_end`` it waits for more, for ever."""
         committed = time.monotonic()
         while True:
@@ -139,7 +145,7 @@ class CdcReader:
         self._uncommitted = 0
 
     def place(self) -> str:
-        """The place behind the last change that was handed out, to be stored by whoever keeps it himself."""
+        """The place behind the last change that was handed out, for callers that store it themselves."""
         progress = self._reading.progress()
         head = {"cluster": self._cluster, "topic": self._topic_id, "share": list(self._share)}
         return json.dumps(head | {"tables": sorted(self._wanted), "progress": progress.to_json()})
@@ -197,7 +203,7 @@ class CdcReader:
             if not any(table.cdc.enabled for table in versions):
                 raise UnknownTable(name, "keeps no CDC log")
 
-    def _begin(self, begin: str | Micros, bounds: Mapping[int, tuple[int, int]]) -> Progress:
+    def _begin(self, begin: str | Micros, bounds: Mapping[int, tuple[int, int]]) -> ConsumerProgress:
         stored = self._store.load()
         if stored is not None:
             return self._resumed(stored, bounds)
@@ -205,11 +211,11 @@ class CdcReader:
             first = self._topics.generations.oldest_open()
             ends = {number: high for number, (_, high) in bounds.items()}
             place = begin_at(ends)
-            return Progress(place.generation if first is None else first.timestamp, place.partitions)
+            return ConsumerProgress(place.generation if first is None else first.timestamp, place.partitions)
         lows = {number: low for number, (low, _) in bounds.items()}
         return begin_at(lows, 0 if begin == EARLIEST else int(begin))
 
-    def _resumed(self, stored: str, bounds: Mapping[int, tuple[int, int]]) -> Progress:
+    def _resumed(self, stored: str, bounds: Mapping[int, tuple[int, int]]) -> ConsumerProgress:
         try:
             found = json.loads(stored)
             place = {name: found[name] for name in ("cluster", "topic", "share", "tables", "progress")}
@@ -219,10 +225,10 @@ class CdcReader:
         for name, value in (wanted | {"tables": sorted(self._wanted)}).items():
             if place[name] != value:
                 raise BadProgress(f"it is of another reader: {name} {place[name]!r}, not {value!r}")
-        progress = Progress.from_json(str(place["progress"]))
+        progress = ConsumerProgress.from_json(str(place["progress"]))
         known = {number for number, _ in progress.partitions}
         fresh = [(number, PartitionProgress(low, low)) for number, (low, _) in bounds.items() if number not in known]
-        return Progress(
+        return ConsumerProgress(
             progress.generation, tuple(sorted([*progress.partitions, *fresh])), progress.start, progress.entered
         )
 
@@ -240,7 +246,7 @@ class CdcReader:
 
     # --------------------------------------------------------------------------------------------- reading
 
-    def _poll(self, timeout_s: float) -> list[Record]:
+    def _poll(self, timeout_s: float) -> list[CdcRecord]:
         try:
             return self._topics.poll(timeout_s)
         except RowsLost as lost:
@@ -249,16 +255,16 @@ class CdcReader:
             self._read_on()
             return []
 
-    def _take(self, record: Record) -> Change | None:
+    def _take(self, record: CdcRecord) -> CdcChange | None:
         if record.value is None:
             self._reading.passed(record.partition, record.offset)
             return None
         try:
             row = decode_cdc_row(record.value)
         except WireError as error:
-            raise Unreadable(record.partition, record.offset, str(error)) from error
+            raise UnreadableRecord(record.partition, record.offset, str(error)) from error
         verdict, rows = self._reading.take(record.partition, record.offset, row)
-        if verdict is not Verdict.DELIVERED:
+        if verdict is not RowVerdict.DELIVERED:
             return None
         types = self._types_of(f"{row.keyspace}.{row.table}", decided_by(rows))
         return change_of(rows, types, (record.partition, record.offset))

@@ -19,7 +19,7 @@ a partition that is read to its end ``BEYOND``: left for the next generation
 
 Invariants: every row of every generation entered is delivered once or lies before the start; two writes of one base
 partition key are delivered in the order in which they were produced; ``progress`` taken at any time and given to a
-new ``Reading`` goes on with exactly the writes that were not delivered.
+new ``CdcReading`` goes on with exactly the writes that were not delivered.
 
 Source: section "Consumers" of the guide; the close replaces ScyllaDB's confidence window.
 """
@@ -37,15 +37,15 @@ from ringlog.client.cdc.progress import (
     NAME_BYTES,
     NOT_ENTERED,
     RECENT_MAX,
+    ConsumerProgress,
     Mark,
     PartitionProgress,
-    Progress,
     Source,
 )
 from ringlog.kernel.values import Micros
 
 
-class Row(Protocol):
+class RowSeen(Protocol):
     """What the protocol looks at; see the schema ``ringlog.cdc.CdcRow``."""
 
     @property
@@ -72,10 +72,10 @@ class Row(Protocol):
     def timestamp(self) -> int: ...
 
 
-R = TypeVar("R", bound=Row)
+R = TypeVar("R", bound=RowSeen)
 
 
-class Verdict(Enum):
+class RowVerdict(Enum):
     """What became of a row."""
 
     DELIVERED = "delivered"
@@ -147,24 +147,24 @@ class _Partition(Generic[R]):
             del self.recent[next(iter(self.recent))]
 
 
-class Reading(Generic[R]):
+class CdcReading(Generic[R]):
     """A consumer's place in the CDC log. For one thread.
 
     ``tables``: ``keyspace.table`` names whose rows are wanted; None: all.
     """
 
-    def __init__(self, progress: Progress, tables: frozenset[str] | None = None) -> None:
+    def __init__(self, progress: ConsumerProgress, tables: frozenset[str] | None = None) -> None:
         self.generation: Micros = progress.generation
-        self.counts: dict[Verdict, int] = dict.fromkeys(Verdict, 0)
+        self.counts: dict[RowVerdict, int] = dict.fromkeys(RowVerdict, 0)
         self._start = progress.start
         self._tables = tables
         self._entered = progress.entered
         self._parts: dict[int, _Partition[R]] = {number: _Partition(part) for number, part in progress.partitions}
 
-    def progress(self) -> Progress:
+    def progress(self) -> ConsumerProgress:
         """The place, all writes delivered so far done with."""
         parts = tuple((number, part.progress()) for number, part in self._parts.items())
-        return Progress(self.generation, parts, self._start, self._entered)
+        return ConsumerProgress(self.generation, parts, self._start, self._entered)
 
     def positions(self) -> Mapping[int, int]:
         """Partition to the offset that is to be read next, of those that are not done."""
@@ -180,57 +180,57 @@ class Reading(Generic[R]):
         if not part.done:
             part.read = max(part.read, offset)
 
-    def take(self, partition: int, offset: int, row: R) -> tuple[Verdict, tuple[R, ...]]:
+    def take(self, partition: int, offset: int, row: R) -> tuple[RowVerdict, tuple[R, ...]]:
         """The record at ``offset``, in ascending order; with ``DELIVERED`` the rows of the write, by number."""
         part = self._parts[partition]
         verdict, rows = self._judge(part, offset, row)
-        if verdict is not Verdict.BEYOND:
+        if verdict is not RowVerdict.BEYOND:
             assert offset >= part.read, f"{partition}/{offset} comes after {part.read}"
             part.read = offset + 1
         self.counts[verdict] += 1
         return verdict, rows
 
-    def _judge(self, part: _Partition[R], offset: int, row: R) -> tuple[Verdict, tuple[R, ...]]:
+    def _judge(self, part: _Partition[R], offset: int, row: R) -> tuple[RowVerdict, tuple[R, ...]]:
         if part.done:
             if part.ahead is None:
                 part.ahead = offset
-            return Verdict.BEYOND, ()
+            return RowVerdict.BEYOND, ()
         if row.generation > self.generation:
             # Of any table: a generation's first row is where the next one is read from, whatever is asked for.
             if part.ahead is None:
                 part.ahead = offset
-            return Verdict.AHEAD, ()
+            return RowVerdict.AHEAD, ()
         if self._tables is not None and f"{row.keyspace}.{row.table}" not in self._tables:
-            return Verdict.FILTERED, ()
+            return RowVerdict.FILTERED, ()
         if row.generation < self.generation:
             is_old = part.left is None or offset < part.left
-            return (Verdict.PASSED if is_old else Verdict.REPEATED), ()
+            return (RowVerdict.PASSED if is_old else RowVerdict.REPEATED), ()
         if row.timestamp < self._start:
-            return Verdict.PASSED, ()
+            return RowVerdict.PASSED, ()
         return self._collect(part, offset, row)
 
-    def _collect(self, part: _Partition[R], offset: int, row: R) -> tuple[Verdict, tuple[R, ...]]:
+    def _collect(self, part: _Partition[R], offset: int, row: R) -> tuple[RowVerdict, tuple[R, ...]]:
         source = (row.source_topic, row.source_partition)
         if part.was_delivered(row, source):
-            return Verdict.REPEATED, ()
+            return RowVerdict.REPEATED, ()
         name = blake2b(row.stream_id + row.time, digest_size=NAME_BYTES).digest()
         if name in part.recent:
             if row.end_of_batch:
                 part.deliver(row, source, name)
-            return Verdict.REPEATED, ()
+            return RowVerdict.REPEATED, ()
         key = (*source, row.source_offset, row.timestamp)
         pending = part.pending.get(key)
         if pending is None:
             pending = part.pending[key] = _Pending(offset)
         if row.batch_seq_no in pending.seen:
-            return Verdict.REPEATED, ()
+            return RowVerdict.REPEATED, ()
         pending.seen.add(row.batch_seq_no)
         pending.rows.append(row)
         if not row.end_of_batch:
-            return Verdict.HELD, ()
+            return RowVerdict.HELD, ()
         del part.pending[key]
         part.deliver(row, source, name)
-        return Verdict.DELIVERED, tuple(sorted(pending.rows, key=lambda found: found.batch_seq_no))
+        return RowVerdict.DELIVERED, tuple(sorted(pending.rows, key=lambda found: found.batch_seq_no))
 
     # ------------------------------------------------------------------------------------------ generations
 
@@ -250,7 +250,7 @@ class Reading(Generic[R]):
         elif current.ends is None:
             return False
         else:
-            # An expired one, too, as long as the topic has its rows: whoever reads the topic notices if it has not.
+            # An expired one, too, as long as the topic has its rows: a reader of the topic notices if it has not.
             ends = dict(current.ends)
             for number, part in self._parts.items():
                 part.end = ends.get(number, 0)

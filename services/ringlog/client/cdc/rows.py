@@ -1,11 +1,12 @@
 """Rows of the CDC log as typed values, by the schema of their table.
 
-A ``Change`` is one write at one timestamp: all rows up to the one with ``end_of_batch``, images included. A column's
+A ``CdcChange`` is one write at one timestamp: all rows up to the one with ``end_of_batch``, images included. A column's
 value has the Python type of its CQL type in the log (``ringlog.kernel.schema.types``): a collection is a tuple, a map
 one of pairs, a list one of pairs of a time UUID and a value; a user type is a dict.
 
-What the table has no column for, and what does not fit its column's type, is *undecoded*: it is told by name, as its
-bytes. Every reader goes by ``TableTypes`` there, so none of them passes anything over in silence:
+What the table has no column for, and what does not fit its column's type, is *undecoded*: it is shown by name, as its
+bytes. Every reader goes by ``TableTypes`` there, so none of them passes anything over in silence. Rows have columns
+under stored names, readers show those of the table (``ringlog.kernel.schema.stored``):
 
 ==================================  =================================================================================
 undecoded                           its name
@@ -20,11 +21,12 @@ elements taken out of a collection  ``cdc$deleted_elements_<col>``: their keys i
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ringlog.kernel.changes import TableChange
 from ringlog.kernel.schema.collections import key_type, log_type
+from ringlog.kernel.schema.stored import names_of
 from ringlog.kernel.schema.types import TypeMismatch, deserialize
 from ringlog.wire.records import CdcRow
 
@@ -52,7 +54,7 @@ RANGE_ENDS: Mapping[int, bool] = {7: True, 8: False}
 ROW_DELETES, PARTITION_DELETES = frozenset({3, -3}), frozenset({4, -4})
 
 DELETED, ELEMENTS = "cdc$deleted_", "cdc$deleted_elements_"
-"""What stands before the column's name where its deletion, or that of some of its elements, is told."""
+"""What stands before the column's name where its deletion, or that of some of its elements, is shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,7 @@ class LogRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class CdcChange:
     """One write at one timestamp (microseconds). ``stream_id`` and ``time``: 16 bytes each, together its name;
     ``place``: partition and offset of its last row in the CDC topic; ``raw``: the rows as they are in the log.
     ``schema``: the table as it was when the write was decided, by which its values are typed; None: there was none.
@@ -114,10 +116,10 @@ def decided_by(rows: Iterable[CdcRow]) -> int:
     return max(row.epoch for row in rows)
 
 
-def change_of(rows: tuple[CdcRow, ...], types: TableTypes, place: tuple[int, int]) -> Change:
+def change_of(rows: tuple[CdcRow, ...], types: TableTypes, place: tuple[int, int]) -> CdcChange:
     """The write of these rows."""
     first = rows[0]
-    return Change(
+    return CdcChange(
         keyspace=first.keyspace,
         table=first.table,
         generation=first.generation,
@@ -146,9 +148,25 @@ class TableTypes:
         self.data = tuple(name for name in self.columns if name not in own)
         """Columns that are none of the key."""
         self._data = frozenset(self.data)
+        self._names = {} if table is None else names_of(table)
+
+    def named(self, row: CdcRow) -> CdcRow:
+        """The row with columns under the names that the table has for them."""
+        names = self._names
+        if not names:
+            return row
+        return replace(
+            row,
+            cells=tuple(replace(cell, column=names.get(cell.column, cell.column)) for cell in row.cells),
+            deleted=tuple(names.get(column, column) for column in row.deleted),
+            deleted_elements=tuple(
+                replace(one, column=names.get(one.column, one.column)) for one in row.deleted_elements
+            ),
+        )
 
     def row(self, row: CdcRow) -> LogRow:
         """A row with typed values."""
+        row = self.named(row)
         undecoded = dict(self.homeless(row))
         values: dict[str, Any] = {}
         for cell in row.cells:
@@ -176,7 +194,7 @@ class TableTypes:
     def homeless(self, row: CdcRow, out: frozenset[str] = frozenset()) -> Iterable[tuple[str, bytes]]:
         """What of a row no column can take whatever its type; and elements taken out whose keys are not of their type.
 
-        ``out``: columns that a reader leaves out, also by the names that their deletions have.
+        ``row`` is ``named``. ``out``: columns that a reader leaves out, also by the names that their deletions have.
         """
         for names, prefix, parts in (
             (self.partition_key, "partition", row.partition_key),

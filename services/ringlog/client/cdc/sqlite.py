@@ -30,13 +30,14 @@ from ringlog.client.cdc.copies import UNDECODED, Copies, Copy, listed, quoted
 from ringlog.client.cdc.errors import BadStore
 from ringlog.client.cdc.lives import Lives
 from ringlog.client.cdc.output import json_value
-from ringlog.client.cdc.rows import POSTIMAGE, PREIMAGE, Change
+from ringlog.client.cdc.rows import POSTIMAGE, PREIMAGE, CdcChange
 from ringlog.client.cdc.state_text import state_of, state_text
 from ringlog.client.cdc.stores import FileLock
-from ringlog.client.cdc.table import TableShape, fits_key, fitting, fold, unfolded
+from ringlog.client.cdc.table import FoldedShape, fits_key, fitting, fold, unfolded
 from ringlog.kernel.changes import TableChange
-from ringlog.kernel.rows.partition import PartitionState
+from ringlog.kernel.rows.partition import PartitionState, only
 from ringlog.kernel.rows.reading import SeenRow, next_expiry, seen
+from ringlog.kernel.schema.stored import in_stored_names
 from ringlog.kernel.schema.types import TypeMismatch, deserialize
 from ringlog.kernel.values import Micros
 from ringlog.runtime.clock import Clock, SystemClock
@@ -75,7 +76,7 @@ class SqliteTables:
     def __init__(self, path: Path, clock: Clock | None = None) -> None:
         self.undecoded: dict[str, Counter[str]] = {}
         self._clock = clock or SystemClock()
-        self._shapes: dict[tuple[str, int], TableShape] = {}
+        self._shapes: dict[tuple[str, int], FoldedShape] = {}
         self._met: dict[str, TableChange] = {}
         self._touched: dict[tuple[str, PartitionKey], PartitionState] = {}
         self._kept: list[Row] = []
@@ -103,7 +104,7 @@ class SqliteTables:
     def know(self, lives: Lives) -> None:
         """Take over a file of before tables were known by their ids; harmless for any other. ``lives``: all tables.
 
-        Raises BadStore where it cannot be told what is in it.
+        Raises BadStore where its content cannot be recognised.
         """
         if not self._copies.is_by_name():
             return
@@ -132,7 +133,7 @@ class SqliteTables:
         found = self._connection.execute(f"SELECT place FROM {PLACE}").fetchone()
         return None if found is None else str(found[0])
 
-    def apply(self, change: Change) -> None:
+    def apply(self, change: CdcChange) -> None:
         """Take a change in; it is in the file after the next ``save``."""
         for row in change.rows:
             if row.code not in (PREIMAGE, POSTIMAGE):
@@ -195,11 +196,11 @@ class SqliteTables:
 
     # ------------------------------------------------------------------------------------------------ tables
 
-    def _shape(self, table: TableChange) -> TableShape:
+    def _shape(self, table: TableChange) -> FoldedShape:
         version = (life_of(table), table.changed)
         shape = self._shapes.get(version)
         if shape is None:
-            shape = self._shapes[version] = TableShape(table)
+            shape = self._shapes[version] = FoldedShape(in_stored_names(table))
         return shape
 
     def _stored(self, life: str, key: PartitionKey) -> PartitionState:
@@ -223,13 +224,15 @@ class SqliteTables:
         where = " AND ".join(f"{quoted(copy.columns[column])} IS ?" for column in fixed)
         self._connection.execute(f"DELETE FROM {quoted(copy.table)} WHERE {where}", tuple(fixed.values()))
         odd: dict[tuple[str | None, str], bytes] = {}
+        if copy.schema.respelled:
+            state = only(state, frozenset(shape.types.data))
         for row in seen(state, shape.columns, now):
             odd |= self._insert(copy, fixed, row, shape)
         for (place, column), data in odd.items():
             self._keep_row((copy.name, copy.schema.id, _key_text(key), place, column, data, None))
 
     def _insert(
-        self, copy: Copy, fixed: Mapping[str, Any], row: SeenRow, shape: TableShape
+        self, copy: Copy, fixed: Mapping[str, Any], row: SeenRow, shape: FoldedShape
     ) -> dict[tuple[str | None, str], bytes]:
         """What of the row is undecoded, by clustering key (None: of the static columns) and column."""
         values, odd = dict(fixed), {}
@@ -259,7 +262,7 @@ class SqliteTables:
 
     # --------------------------------------------------------------------------------------------- undecoded
 
-    def _keep(self, change: Change, rows: Iterable[CdcRow]) -> None:
+    def _keep(self, change: CdcChange, rows: Iterable[CdcRow]) -> None:
         """Rows of the log that are no write to their table."""
         for row in rows:
             self._count(change.name, WHOLE_ROW)
@@ -284,11 +287,11 @@ def _undecoded(name: str, table_id: str, row: CdcRow, column: str, data: bytes, 
     return name, table_id, _key_text(row.partition_key), _key_text(row.clustering_key), column, data, place
 
 
-def _place(change: Change) -> str:
+def _place(change: CdcChange) -> str:
     return "/".join(map(str, change.place))
 
 
-def _plain(shape: TableShape, column: str, data: bytes) -> Any:
+def _plain(shape: FoldedShape, column: str, data: bytes) -> Any:
     """A value as the copy has it: a list without the time UUIDs of its cells. Raises TypeMismatch, also where there is
     no such column.
     """

@@ -8,7 +8,7 @@ from typing import Any
 
 from immutables import Map
 
-from ringlog.kernel.rows.cells import Cell, RowState
+from ringlog.kernel.rows.cells import RowCell, RowState
 from ringlog.kernel.rows.partition import PartitionState, Range
 
 
@@ -47,8 +47,8 @@ def _row(found: list[Any]) -> RowState:
     deleted, marker, cells, wiped = found
     return RowState(
         deleted,
-        None if marker is None else Cell(marker[0], b"", marker[1]),
-        Map({(column, _unhex(key)): Cell(at, _unhex(value), expires) for column, key, at, value, expires in cells}),
+        None if marker is None else RowCell(marker[0], b"", marker[1]),
+        Map({(column, _unhex(key)): RowCell(at, _unhex(value), expires) for column, key, at, value, expires in cells}),
         Map(wiped),
     )
 

@@ -112,3 +112,8 @@ class FileProgress:
     def close(self) -> None:
         """Free the lock."""
         self._lock.close()
+
+
+def log_record_of(path: Path) -> Path:
+    """Where it is remembered, beside a consumer's own file, what was seen of the metadata log."""
+    return path.with_name(f"{path.name}.log.json")

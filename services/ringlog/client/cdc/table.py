@@ -36,14 +36,14 @@ from ringlog.client.cdc.rows import (
 )
 from ringlog.kernel.changes import TableChange
 from ringlog.kernel.rows.cells import NOTHING, RowState
-from ringlog.kernel.rows.partition import Columns, Key, PartitionState, Range, join, partition_state
+from ringlog.kernel.rows.partition import Key, PartitionState, Range, TableColumns, join, partition_state
 from ringlog.kernel.rows.writes import written_row
 from ringlog.kernel.schema.collections import cells_of, shape_of
 from ringlog.kernel.values import Micros
 from ringlog.wire.records import CdcRow, Cell, DeletedElements
 
 
-class LogRow(Protocol):
+class FoldedLogRow(Protocol):
     """What the fold needs of a row of the log, or of what is going to be one."""
 
     @property
@@ -62,7 +62,7 @@ class LogRow(Protocol):
     def deleted_elements(self) -> Sequence[DeletedElements]: ...
 
 
-class TableShape:
+class FoldedShape:
     """What the fold must know of a table."""
 
     def __init__(self, table: TableChange) -> None:
@@ -70,14 +70,14 @@ class TableShape:
         self.has_rows = bool(table.clustering_key)
         self.column_types = {column.name: column.type for column in table.columns}
         shapes = ((name, kind, shape_of(kind)) for name, kind in self.column_types.items())
-        self.columns = Columns(
+        self.columns = TableColumns(
             (self.column_types[name] for name in table.clustering_key),
             (column.name for column in table.columns if column.static),
             ((name, kind) for name, kind, shape in shapes if shape is not None and shape.is_multi_cell),
         )
 
 
-R = TypeVar("R", bound=LogRow)
+R = TypeVar("R", bound=FoldedLogRow)
 
 
 def fits_key(rows: Sequence[CdcRow], table: TableChange) -> bool:
@@ -85,7 +85,7 @@ def fits_key(rows: Sequence[CdcRow], table: TableChange) -> bool:
     return all(len(row.partition_key) == len(table.partition_key) for row in rows)
 
 
-def fitting(rows: Sequence[R], shape: TableShape) -> tuple[list[R], list[R]]:
+def fitting(rows: Sequence[R], shape: FoldedShape) -> tuple[list[R], list[R]]:
     """(rows of a write that can be carried out, misfits): a row has the parts of the key that its operation wants, both
     ends of a range are there, and the operation is one that is known.
     """
@@ -103,11 +103,11 @@ def fitting(rows: Sequence[R], shape: TableShape) -> tuple[list[R], list[R]]:
     return good, misfits
 
 
-def _is_prefix(row: LogRow, shape: TableShape) -> bool:
+def _is_prefix(row: FoldedLogRow, shape: FoldedShape) -> bool:
     return len(row.clustering_key) <= len(shape.types.clustering_key)
 
 
-def _has_key(row: LogRow, shape: TableShape) -> bool:
+def _has_key(row: FoldedLogRow, shape: FoldedShape) -> bool:
     parts, whole = len(row.clustering_key), len(shape.types.clustering_key)
     if row.operation in (INSERT, UPDATE):
         return parts in (0, whole)
@@ -116,7 +116,7 @@ def _has_key(row: LogRow, shape: TableShape) -> bool:
     return row.operation in PARTITION_DELETES or row.operation in (PREIMAGE, POSTIMAGE)
 
 
-def unfolded(row: LogRow, shape: TableShape) -> Iterable[tuple[str, bytes]]:
+def unfolded(row: FoldedLogRow, shape: FoldedShape) -> Iterable[tuple[str, bytes]]:
     """Columns of a row, with their values, that ``fold`` passes over: they should be elements, and are none."""
     if row.operation not in (INSERT, UPDATE):
         return
@@ -129,15 +129,15 @@ def unfolded(row: LogRow, shape: TableShape) -> Iterable[tuple[str, bytes]]:
                 yield cell.column, cell.value
 
 
-def fold(state: PartitionState, rows: Sequence[LogRow], shape: TableShape) -> PartitionState:
+def fold(state: PartitionState, rows: Sequence[FoldedLogRow], shape: FoldedShape) -> PartitionState:
     """The partition after a write: all its rows of the log that are ``fitting``, in their order."""
     for effect in _effects(rows, shape):
         state = join(state, effect, shape.columns)
     return state
 
 
-def _effects(rows: Sequence[LogRow], shape: TableShape) -> Iterable[PartitionState]:
-    start: LogRow | None = None
+def _effects(rows: Sequence[FoldedLogRow], shape: FoldedShape) -> Iterable[PartitionState]:
+    start: FoldedLogRow | None = None
     for row in rows:
         if row.operation in (INSERT, UPDATE):
             yield _at(row, _written(row, shape), shape)
@@ -154,14 +154,14 @@ def _effects(rows: Sequence[LogRow], shape: TableShape) -> Iterable[PartitionSta
             yield partition_state(shape.columns, ranges=(gone,))
 
 
-def _at(row: LogRow, state: RowState, shape: TableShape) -> PartitionState:
+def _at(row: FoldedLogRow, state: RowState, shape: FoldedShape) -> PartitionState:
     """The state in the row that the log names; without a clustering key, if the table has one, the static columns."""
     if shape.has_rows and not row.clustering_key:
         return partition_state(shape.columns, static=state)
     return partition_state(shape.columns, static=NOTHING, rows=((row.clustering_key, state),))
 
 
-def _written(row: LogRow, shape: TableShape) -> RowState:
+def _written(row: FoldedLogRow, shape: FoldedShape) -> RowState:
     cells: list[tuple[str, bytes | None]] = [(cell.column, cell.value) for cell in row.cells if cell.value is not None]
     cells += [(column, None) for column in row.deleted]
     taken = [(found.column, found.keys) for found in row.deleted_elements]

@@ -2,7 +2,7 @@
 
 Committed records only; an offset that is gone is an error, never a jump. Change topics are read from their beginning:
 ``cdc-generations`` tells what to read, ``schemas`` how records of later releases are written. What tables rows are of
-is told by the metadata log (``ringlog.client.cdc.schema``).
+is in the metadata log (``ringlog.client.cdc.schema``).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _LOST = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class CdcRecord:
     """A record of the CDC topic, or with ``value`` None the place up to which there are none."""
 
     partition: int
@@ -101,7 +101,7 @@ class Topics:
             self._consumer.pause(places)
             self._paused += places
 
-    def poll(self, timeout_s: float, records_max: int = RECORDS_MAX) -> list[Record]:
+    def poll(self, timeout_s: float, records_max: int = RECORDS_MAX) -> list[CdcRecord]:
         """What has come of the CDC topic, in order within a partition. Raises RowsLost, LogUnavailable."""
         while self._look(0):
             pass
@@ -124,15 +124,15 @@ class Topics:
             self._change(message)
         return True
 
-    def _record(self, message: Message) -> Record | None:
+    def _record(self, message: Message) -> CdcRecord | None:
         error, partition, offset = message.error(), message.partition(), message.offset()
         assert partition is not None
         if error is None:
             assert offset is not None
-            return Record(partition, offset, message.value() or b"")
+            return CdcRecord(partition, offset, message.value() or b"")
         if error.code() == KafkaError._PARTITION_EOF:
             assert offset is not None
-            return Record(partition, offset, None)
+            return CdcRecord(partition, offset, None)
         if error.code() in _LOST:
             raise RowsLost(partition, offset or 0, self._bounds(TopicPartition(self._cdc, partition))[0])
         return None

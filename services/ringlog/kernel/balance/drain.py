@@ -2,7 +2,7 @@
 
 Each replica goes to the least loaded host that placement allows and limits let in; there is no test of convergence,
 since the host must be empty in the end. What a dead host has is rebuilt, if enough replicas are alive to know every
-acknowledged write: all but a minority of the tablet's replicas.
+acknowledged write: all but a minority of the tablet's replicas; or if nobody who may come back knows more (``gone``).
 
 ``obstacles`` looks at the rules alone, limits and loads left aside: each rack that the replication names (else each
 datacenter) needs as many hosts without the tablet as it has replicas to give away. It answers for a request too, before
@@ -11,16 +11,17 @@ it is accepted.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
-from ringlog.kernel.balance.ledger import Ledger, Node, Shard, by_key, heaviest_first
-from ringlog.kernel.balance.model import DRAIN, MIGRATION, REBUILD, REBUILDS, Obstacle, Stop
+from ringlog.kernel.balance.ledger import Ledger, LedgerHost, LedgerShard, by_key, heaviest_first
+from ringlog.kernel.balance.model import DRAIN, MIGRATION, REBUILD, REBUILDS, BalanceStop, Obstacle
 from ringlog.kernel.balance.rules import Shares, forbidden
 
 
-def drain(ledger: Ledger, shares: Shares, datacenter: str) -> tuple[list[Stop], list[Obstacle], bool]:
+def drain(ledger: Ledger, shares: Shares, datacenter: str) -> tuple[list[BalanceStop], list[Obstacle], bool]:
     """Plan what the datacenter's draining hosts may send now: (reasons, obstacles, whether some of it is left)."""
-    stops: list[Stop] = []
+    stops: list[BalanceStop] = []
     found: list[Obstacle] = []
     open_ends = False
     targets = sorted([node for node in ledger.in_datacenter[datacenter] if node.movable], key=by_key)
@@ -30,7 +31,7 @@ def drain(ledger: Ledger, shares: Shares, datacenter: str) -> tuple[list[Stop], 
         blocked = list(obstacles(ledger, source))
         found += blocked
         if source.host.alive and source.incomplete:
-            stops.append(Stop(source.host.id, "statistics_missing", source.incomplete))
+            stops.append(BalanceStop(source.host.id, "statistics_missing", source.incomplete))
             open_ends = True
             continue
         impossible = {(one.table, one.tablet) for one in blocked}
@@ -38,23 +39,23 @@ def drain(ledger: Ledger, shares: Shares, datacenter: str) -> tuple[list[Stop], 
         waiting = sum(_drain_shard(ledger, shares, shard, targets, impossible) for shard in source.shards)
         open_ends |= had > len(impossible)
         if waiting:
-            stops.append(Stop(source.host.id, "limits", f"{waiting} tablets wait"))
+            stops.append(BalanceStop(source.host.id, "limits", f"{waiting} tablets wait"))
     return stops, found, open_ends
 
 
 def _drain_shard(
-    ledger: Ledger, shares: Shares, shard: Shard, targets: list[Node], impossible: set[tuple[str, int]]
+    ledger: Ledger, shares: Shares, shard: LedgerShard, targets: list[LedgerHost], impossible: set[tuple[str, int]]
 ) -> int:
     """Plan for one shard; how many of its tablets wait."""
     source = shard.node.host
     waiting = 0
     for unit in sorted(shard.items):
         tablets, number = ledger.tables[ledger.group[unit]], ledger.number[unit]
-        units = ledger.bundle(unit, shard) if unit in shard.items else None
+        units = _bundle(ledger, unit, shard, targets, impossible) if unit in shard.items else None
         if units is None or (tablets.table, number) in impossible:
             waiting += ledger.busy.get(unit) == "in_transition" and unit in shard.items
             continue
-        if ledger.cluster_full(len(units)) or not _may_read(ledger, unit, shard, len(units)):
+        if ledger.cluster_full(len(units)) or not _may_read(ledger, units, shard):
             waiting += 1
             continue
         target = _target(ledger, shares, units, shard.node, targets)
@@ -67,18 +68,38 @@ def _drain_shard(
     return waiting
 
 
-def _may_read(ledger: Ledger, unit: int, shard: Shard, weight: int) -> bool:
+def _bundle(
+    ledger: Ledger, unit: int, shard: LedgerShard, targets: list[LedgerHost], impossible: set[tuple[str, int]]
+) -> tuple[int, ...] | None:
+    """What leaves with the unit, as ``Ledger.bundle`` has it; siblings that no host may have both leave one by one.
+
+    Their other replicas may lie on different hosts, and all hosts have one of the two. They meet again afterwards.
+    """
+    pair = ledger.pair(unit, shard)
+    if len(pair) == 1 or any(one in ledger.busy for one in pair):
+        return ledger.bundle(unit, shard)
+    table = ledger.tables[ledger.group[unit]].table
+    held = any((table, ledger.number[one]) in impossible for one in pair)
+    both = (not any(forbidden(ledger, one, shard.node, node, drain=True) for one in pair) for node in targets)
+    return ledger.bundle(unit, shard) if not held and any(both) else (unit,)
+
+
+def _may_read(ledger: Ledger, units: tuple[int, ...], shard: LedgerShard) -> bool:
+    """Siblings move together, and each is rebuilt from replicas of its own."""
     if shard.node.host.alive:
-        return ledger.may_read(shard, weight)
-    others = [other for other in ledger.shards_of(unit) if other is not shard and other.node.host.alive]
-    return all(ledger.may_read(other, weight) for other in others)
+        return ledger.may_read(shard, len(units))
+    holders = (other for unit in units for other in ledger.shards_of(unit) if other is not shard)
+    reads = Counter(other for other in holders if other.node.host.alive)
+    return all(ledger.may_read(other, weight) for other, weight in reads.items())
 
 
-def _target(ledger: Ledger, shares: Shares, units: tuple[int, ...], source: Node, targets: list[Node]) -> Shard | None:
+def _target(
+    ledger: Ledger, shares: Shares, units: tuple[int, ...], source: LedgerHost, targets: list[LedgerHost]
+) -> LedgerShard | None:
     """The best place: one that the rules of balancing allow before one in any rack, then within the share, then by
     load.
     """
-    best: tuple[tuple[int, bool, int, int], Shard] | None = None
+    best: tuple[tuple[int, bool, int, int], LedgerShard] | None = None
     where = source.host
     counted = ledger.racks(units[0], where.datacenter)
     for node in targets:
@@ -94,7 +115,7 @@ def _target(ledger: Ledger, shares: Shares, units: tuple[int, ...], source: Node
     return best[1] if best is not None else None
 
 
-def obstacles(ledger: Ledger, source: Node) -> Iterator[Obstacle]:
+def obstacles(ledger: Ledger, source: LedgerHost) -> Iterator[Obstacle]:
     """The replicas of a draining host that have nowhere to go, by table and tablet."""
     where = source.host
     for shard in sorted(source.shards, key=heaviest_first):
@@ -104,7 +125,8 @@ def obstacles(ledger: Ledger, source: Node) -> Iterator[Obstacle]:
             holders = {other.node.host.id: other.node.host for other in ledger.shards_of(unit)}
             alive = sum(host.alive for host in holders.values())
             row = (where.id, tablets.table, number, where.datacenter, where.rack)
-            if not where.alive and alive < len(holders) - len(holders) // 2:
+            forfeited = all(host.alive or host.gone for host in holders.values())
+            if not where.alive and not forfeited and alive < len(holders) - len(holders) // 2:
                 detail = f"{alive} of {len(holders)} replicas are alive"
                 yield Obstacle(*row, "too_few_replicas", detail)
                 continue

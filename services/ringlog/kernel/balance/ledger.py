@@ -19,8 +19,16 @@ from operator import attrgetter
 from typing import Final
 
 from ringlog.kernel.balance.measures import by_size
-from ringlog.kernel.balance.model import FROM_OTHERS, Host, Migration, Moving, Picture, Place, Tablets
-from ringlog.kernel.balance.rows import Rows
+from ringlog.kernel.balance.model import (
+    FROM_OTHERS,
+    BalancedHost,
+    BalancePicture,
+    Migration,
+    Place,
+    RunningTransition,
+    TabletGroup,
+)
+from ringlog.kernel.balance.rows import ReplicaRows
 from ringlog.kernel.tablets.stages import KINDS
 from ringlog.kernel.values import NodeId
 
@@ -29,14 +37,14 @@ MILLION: Final = 1_000_000
 WEIGHT_MAX: Final = 1 << 16
 
 
-class Shard:
+class LedgerShard:
     """One shard: its units and what each counts there, looked up when they are asked for. ``least``: no unit counts
     less.
     """
 
     __slots__ = ("_items", "_ledger", "index", "least", "load", "node", "number", "place", "reads", "writes")
 
-    def __init__(self, ledger: Ledger, node: Node, number: int, index: int) -> None:
+    def __init__(self, ledger: Ledger, node: LedgerHost, number: int, index: int) -> None:
         self._ledger = ledger
         self._items: dict[int, int] | None = None
         self.node = node
@@ -56,7 +64,7 @@ class Shard:
         return self._items
 
 
-class Node:
+class LedgerHost:
     """One host: its shards, its load, and of how many tablets of each group it has a replica.
 
     ``incomplete``: names what size is missing; empty if all are known. ``rank``: the order among equals. ``weight``:
@@ -67,12 +75,12 @@ class Node:
         "capacity", "counts", "host", "incomplete", "key", "load", "rank", "reads", "shards", "weight", "writes",
     )  # fmt: skip
 
-    def __init__(self, host: Host, rank: int) -> None:
+    def __init__(self, host: BalancedHost, rank: int) -> None:
         self.host = host
         self.rank = rank
         self.capacity = 1
         self.weight = 1
-        self.shards: list[Shard] = []
+        self.shards: list[LedgerShard] = []
         self.counts: list[int] = []
         self.load = 0
         self.key = 0
@@ -86,7 +94,7 @@ class Node:
         return self.host.serving and not self.incomplete
 
     @property
-    def present(self) -> list[Shard]:
+    def present(self) -> list[LedgerShard]:
         """The shards that the host really has."""
         return self.shards[: self.host.shards]
 
@@ -98,7 +106,7 @@ class Node:
 class Ledger:
     """All units, places and loads; what is planned so far. ``busy``: units that cannot move now, and why."""
 
-    def __init__(self, picture: Picture) -> None:
+    def __init__(self, picture: BalancePicture) -> None:
         self.picture = picture
         self.limits = picture.limits
         self.tables = sorted(picture.tables, key=lambda one: one.table)
@@ -107,11 +115,11 @@ class Ledger:
         self.planned: list[Migration] = []
         ranks = _ranks(picture)
         hosts = sorted(picture.hosts, key=lambda host: host.id)
-        self.rows = Rows(picture, self.tables, hosts, self.by_size)
+        self.rows = ReplicaRows(picture, self.tables, hosts, self.by_size)
         self.first, self.group, self.number = self.rows.first, self.rows.group, self.rows.number
-        self.nodes = {host.id: Node(host, ranks[host.id]) for host in hosts}
-        self.at: dict[Place, Shard] = {}
-        self.in_datacenter: dict[str, list[Node]] = {}
+        self.nodes = {host.id: LedgerHost(host, ranks[host.id]) for host in hosts}
+        self.at: dict[Place, LedgerShard] = {}
+        self.in_datacenter: dict[str, list[LedgerHost]] = {}
         self._places: dict[int, tuple[Place, ...]] = {}
         self.busy: dict[int, str] = {}
         self._enter_nodes()
@@ -125,7 +133,7 @@ class Ledger:
         rows = self.rows
         for number, node in enumerate(self.nodes.values()):
             base, shards = rows.bases[number], rows.widths[number]
-            node.shards = [Shard(self, node, shard, base + shard) for shard in range(shards)]
+            node.shards = [LedgerShard(self, node, shard, base + shard) for shard in range(shards)]
             for shard in node.shards:
                 shard.load, shard.least = rows.loads[shard.index], rows.leasts[shard.index]
                 self.at[shard.place] = shard
@@ -144,7 +152,7 @@ class Ledger:
             for node in members:
                 node.weight = max(1, node.capacity * WEIGHT_MAX // greatest)
 
-    def _enter_busy(self, first: int, tablets: Tablets) -> None:
+    def _enter_busy(self, first: int, tablets: TabletGroup) -> None:
         if tablets.paused:
             self.busy.update(dict.fromkeys(range(first, first + tablets.count), "paused"))
         for number, moving in sorted(tablets.moving.items()):
@@ -152,7 +160,7 @@ class Ledger:
             if moving.streams:
                 self._charge_running(tablets.places(number), moving)
 
-    def _charge_running(self, settled: tuple[Place, ...], moving: Moving) -> None:
+    def _charge_running(self, settled: tuple[Place, ...], moving: RunningTransition) -> None:
         weight = KINDS[moving.kind].weight
         leaving = [place for place in settled if place not in moving.next]
         pending = [place for place in moving.next if place not in settled]
@@ -160,7 +168,7 @@ class Ledger:
             leaving = [place for place in settled if place not in leaving]
         self._charge([self.at[place] for place in leaving if place in self.at], pending, weight)
 
-    def _charge(self, sources: list[Shard], pending: list[Place], weight: int) -> None:
+    def _charge(self, sources: list[LedgerShard], pending: list[Place], weight: int) -> None:
         for shard in sources:
             shard.reads += weight
             shard.node.reads += weight
@@ -175,55 +183,64 @@ class Ledger:
         """Whether the cluster streams as much as it may."""
         return self.streams > 0 and self.streams + weight > self.limits.per_cluster
 
-    def may_read(self, shard: Shard, weight: int = 1) -> bool:
+    def may_read(self, shard: LedgerShard, weight: int = 1) -> bool:
         """Whether one more may be read from the shard."""
         node, limit = shard.node, self.limits.reads_per_node
         if limit and node.reads and node.reads + weight > limit:
             return False
         return not shard.reads or shard.reads + weight <= self.limits.reads_per_shard
 
-    def may_write(self, shard: Shard, weight: int = 1) -> bool:
+    def may_write(self, shard: LedgerShard, weight: int = 1) -> bool:
         """Whether one more may be written to the shard."""
         node, limit = shard.node, self.limits.writes_per_node
         if limit and node.writes and node.writes + weight > limit:
             return False
         return not shard.writes or shard.writes + weight <= self.limits.writes_per_shard
 
-    def may_move(self, source: Shard, target: Shard, weight: int) -> bool:
+    def may_move(self, source: LedgerShard, target: LedgerShard, weight: int) -> bool:
         """Whether ``weight`` more may stream from one to the other."""
         may = self.may_read(source, weight) and self.may_write(target, weight)
         return may and not self.cluster_full(weight)
 
-    def target_shard(self, node: Node, weight: int = 1) -> Shard | None:
+    def target_shard(self, node: LedgerHost, weight: int = 1) -> LedgerShard | None:
         """The least loaded shard of the node that may be written to."""
         return min((one for one in node.present if self.may_write(one, weight)), key=_lightest, default=None)
 
-    def best_shard(self, place: Shard, group: int) -> Shard:
+    def best_shard(self, place: LedgerShard, group: int, weight: int) -> LedgerShard:
         """Of the shards as light as ``place`` that may be written to, one with the fewest tablets of the group."""
-        alike = [one for one in place.node.present if one.load == place.load and self.may_write(one)]
+        alike = [one for one in place.node.present if one.load == place.load and self.may_write(one, weight)]
         return min(alike, key=lambda one: (self.count_at(one, group), one.number))
 
-    def count_at(self, shard: Shard, group: int) -> int:
+    def count_at(self, shard: LedgerShard, group: int) -> int:
         """How many tablets of the group the shard has."""
         group_of = self.group
         return sum([group_of[unit] == group for unit in shard.items])
 
     # ------------------------------------------------------------------------------------------------ changes
 
-    def bundle(self, unit: int, shard: Shard) -> tuple[int, ...] | None:
+    def bundle(self, unit: int, shard: LedgerShard) -> tuple[int, ...] | None:
         """What moves with the unit from there, itself included; None if it cannot move now, or its sibling leads."""
         if unit in self.busy:
             return None
+        pair = self.pair(unit, shard)
+        return pair if unit == pair[0] and pair[-1] not in self.busy else None
+
+    def pair(self, unit: int, shard: LedgerShard) -> tuple[int, ...]:
+        """The unit and the sibling that it has met there, the even one first; the unit alone if there is none."""
         tablets, number = self.tables[self.group[unit]], self.number[unit]
-        sibling = self.first[self.group[unit]] + (number ^ 1)
-        if not tablets.merging or number ^ 1 >= tablets.count or sibling not in shard.items:
+        if not tablets.merging or number ^ 1 >= tablets.count:
             return (unit,)
-        if number % 2 or sibling in self.busy:
-            return None
-        return (unit, sibling)
+        sibling = self.first[self.group[unit]] + (number ^ 1)
+        return (min(unit, sibling), max(unit, sibling)) if sibling in shard.items else (unit,)
 
     def move(
-        self, units: tuple[int, ...], source: Shard, target: Shard, kind: str, why: str, with_loads: bool = False
+        self,
+        units: tuple[int, ...],
+        source: LedgerShard,
+        target: LedgerShard,
+        kind: str,
+        why: str,
+        with_loads: bool = False,
     ) -> None:
         """Plan that the units move; loads, places and limits are as if they had."""
         giver, getter = source.node, target.node
@@ -263,7 +280,7 @@ class Ledger:
             found = self._places[unit] = self.rows.places(unit)
         return found
 
-    def shards_of(self, unit: int) -> Iterator[Shard]:
+    def shards_of(self, unit: int) -> Iterator[LedgerShard]:
         """The shards that have the unit."""
         for place in self.places(unit):
             if (shard := self.at.get(place)) is not None:
@@ -283,7 +300,7 @@ class Ledger:
         return counted
 
 
-def heavier_after(giver: Node, getter: Node, size: int) -> bool:
+def heavier_after(giver: LedgerHost, getter: LedgerHost, size: int) -> bool:
     """Whether the giver stays at least as loaded as the getter when ``size`` has moved: else plans would go to and
     fro.
     """
@@ -294,20 +311,20 @@ by_key: Final = attrgetter("key", "rank")
 """Sorts hosts by load."""
 
 
-def heaviest_first(shard: Shard) -> tuple[int, int]:
+def heaviest_first(shard: LedgerShard) -> tuple[int, int]:
     """Sorts the shards of a host by load, the most loaded one first."""
     return -shard.load, shard.number
 
 
-def _lightest(shard: Shard) -> tuple[int, int]:
+def _lightest(shard: LedgerShard) -> tuple[int, int]:
     return shard.load, shard.number
 
 
-def _millionths(node: Node) -> int:
+def _millionths(node: LedgerHost) -> int:
     return node.load * MILLION // node.capacity
 
 
-def _ranks(picture: Picture) -> Mapping[NodeId, int]:
+def _ranks(picture: BalancePicture) -> Mapping[NodeId, int]:
     """An order of the hosts that the seed mixes, so that ties do not always fall on the same ones."""
     drawn = {host.id: sha256(f"{picture.seed}/{host.id}".encode()).digest() for host in picture.hosts}
     return {node: rank for rank, node in enumerate(sorted(drawn, key=lambda node: (drawn[node], node)))}

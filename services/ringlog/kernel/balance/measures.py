@@ -22,7 +22,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ringlog.kernel.balance.model import BYTES, CPU, READS, WRITES, Limits, Measured, Picture, Tablets
+from ringlog.kernel.balance.model import BYTES, CPU, READS, WRITES, BalancePicture, Limits, MeasuredLoads, TabletGroup
 from ringlog.kernel.values import NodeId
 
 Ints = NDArray[np.int64]
@@ -30,15 +30,15 @@ Ints = NDArray[np.int64]
 UNKNOWN: Final = -1
 
 
-def by_size(picture: Picture) -> set[str]:
+def by_size(picture: BalancePicture) -> set[str]:
     """The datacenters whose loads are bytes."""
     return {host.datacenter for host in picture.hosts if host.alive and host.id in picture.measured}
 
 
 def amounts(
-    measured: Mapping[NodeId, Measured],
+    measured: Mapping[NodeId, MeasuredLoads],
     kind: str,
-    tables: Sequence[Tablets],
+    tables: Sequence[TabletGroup],
     first: Sequence[int],
     hosts: Mapping[NodeId, int],
     rows: tuple[Ints, Ints],
@@ -63,7 +63,7 @@ def amounts(
 
 
 def _joined(
-    measured: Mapping[NodeId, Measured],
+    measured: Mapping[NodeId, MeasuredLoads],
     kind: str,
     first: Mapping[str, int],
     hosts: Mapping[NodeId, int],
@@ -117,7 +117,7 @@ def kinds_mixed_in(limits: Limits) -> tuple[str, ...]:
 
 
 def reported(
-    measured: Mapping[NodeId, Measured], tablets: Tablets, number: int, nodes: Sequence[NodeId], least: int
+    measured: Mapping[NodeId, MeasuredLoads], tablets: TabletGroup, number: int, nodes: Sequence[NodeId], least: int
 ) -> int:
     """The most that any of the nodes has reported of a tablet, at least ``least`` for each table; ``UNKNOWN`` if none
     of them has.

@@ -25,6 +25,9 @@ from ringlog.kernel.values import NodeId
 Place = tuple[NodeId, int]
 """Node and shard."""
 
+NOWHERE: Final[Place] = ("", 0)
+"""Where a replica comes from that is new, and where one goes that is too many."""
+
 GIB: Final = 1 << 30
 
 MIGRATION: Final = stages.MIGRATION.name
@@ -36,8 +39,10 @@ FROM_OTHERS: Final = frozenset((REBUILD, stages.REBUILD_V2.name, stages.REPAIR.n
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
-    """A node with tablets, or that may get some. ``capacity``: how much it can hold, in units that all hosts share."""
+class BalancedHost:
+    """A node with tablets, or that may get some. ``capacity``: how much it can hold, in units that all hosts share;
+    ``gone``: it has left, and takes with it what only it had.
+    """
 
     id: NodeId
     datacenter: str
@@ -46,6 +51,7 @@ class Host:
     capacity: int = 1
     draining: bool = False
     alive: bool = True
+    gone: bool = False
 
     @property
     def serving(self) -> bool:
@@ -54,7 +60,7 @@ class Host:
 
 
 @dataclass(frozen=True, slots=True)
-class Moving:
+class RunningTransition:
     """A transition that runs. ``next``: the places afterwards; ``streams``: it counts in the limits now."""
 
     kind: str
@@ -63,7 +69,7 @@ class Moving:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Tablets:
+class TabletGroup:
     """The tablets of a table, and of those co-located with it, which have the same places.
 
     ``tablet``, ``node``, ``shard``: one row for each settled replica, by tablet; ``node`` is a place in ``nodes``, all
@@ -80,7 +86,7 @@ class Tablets:
     shard: NDArray[np.int64]
     together: tuple[str, ...] = ()
     racks: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    moving: Mapping[int, Moving] = field(default_factory=dict)
+    moving: Mapping[int, RunningTransition] = field(default_factory=dict)
     merging: bool = False
     paused: bool = False
 
@@ -108,7 +114,7 @@ Reported = Mapping[str, Mapping[str, Mapping[int, int]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredLoads:
     """What a node last reported: ``capacity`` in bytes, all that is free included, and the loads of its tablets."""
 
     capacity: int
@@ -141,12 +147,12 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class BalancePicture:
     """All that a plan depends on. ``seed`` decides between hosts of equal load; ``busy``: why nothing may start now."""
 
-    hosts: Sequence[Host]
-    tables: Sequence[Tablets]
-    measured: Mapping[NodeId, Measured] = field(default_factory=dict)
+    hosts: Sequence[BalancedHost]
+    tables: Sequence[TabletGroup]
+    measured: Mapping[NodeId, MeasuredLoads] = field(default_factory=dict)
     limits: Limits = field(default_factory=Limits)
     seed: int = 0
     busy: str = ""
@@ -161,6 +167,8 @@ BALANCE: Final = "balance"
 SHARDS: Final = "balance_shards"
 TABLE_LIMIT: Final = "table_limit"
 CO_LOCATE: Final = "co_locate"
+MORE: Final = "replica_wanted"
+FEWER: Final = "replica_too_many"
 
 WHY: Final[Mapping[str, str]] = {
     DRAIN: "its node gives all its tablets away",
@@ -169,6 +177,8 @@ WHY: Final[Mapping[str, str]] = {
     SHARDS: "its shard is more loaded than another of the same node",
     TABLE_LIMIT: "its node has more tablets of the table than its share allows",
     CO_LOCATE: "its sibling is there, and the two are to be merged",
+    MORE: "the replication asks for one replica more",
+    FEWER: "the replication asks for one replica fewer",
 }
 """Why a tablet moves."""
 
@@ -218,7 +228,7 @@ class Migration:
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
+class BalanceStop:
     """Why ``what`` (a datacenter, node or ``table/tablet``) is left as it is: a code of ``STOPS``, and the details."""
 
     what: str
@@ -243,9 +253,9 @@ class Obstacle:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class BalancePlan:
     """The next migrations; why others do not move; the drains that cannot succeed."""
 
     migrations: tuple[Migration, ...] = ()
-    stops: tuple[Stop, ...] = ()
+    stops: tuple[BalanceStop, ...] = ()
     obstacles: tuple[Obstacle, ...] = ()

@@ -9,20 +9,20 @@ from __future__ import annotations
 
 from ringlog.kernel.balance.drain import drain
 from ringlog.kernel.balance.ledger import Ledger
-from ringlog.kernel.balance.model import Obstacle, Picture, Plan, Stop
+from ringlog.kernel.balance.model import BalancePicture, BalancePlan, BalanceStop, Obstacle
 from ringlog.kernel.balance.rules import OpenRacks, Shares
 from ringlog.kernel.balance.shards import even_out
 from ringlog.kernel.balance.siblings import bring_together
 from ringlog.kernel.balance.spread import Spread, stop_of
 
 
-def make_plan(picture: Picture) -> Plan:
+def make_plan(picture: BalancePicture) -> BalancePlan:
     """The next migrations; empty when nothing may or need move, and ``stops`` says which."""
     if picture.busy:
-        return Plan(stops=(Stop("cluster", picture.busy),))
+        return BalancePlan(stops=(BalanceStop("cluster", picture.busy),))
     ledger = Ledger(picture)
     shares, racks = Shares(ledger), OpenRacks(ledger)
-    stops: list[Stop] = []
+    stops: list[BalanceStop] = []
     obstacles: list[Obstacle] = []
     spreads: list[Spread] = []
     draining = False
@@ -33,7 +33,7 @@ def make_plan(picture: Picture) -> Plan:
         obstacles += blocked
         draining |= is_open
         if is_open:
-            stops.append(Stop(datacenter, "drain_first"))
+            stops.append(BalanceStop(datacenter, "drain_first"))
             continue
         spread = Spread(ledger, shares, racks, datacenter)
         spread.run()
@@ -49,10 +49,10 @@ def make_plan(picture: Picture) -> Plan:
     if not ledger.planned and not draining:
         bring_together(ledger)
     assert len({(row.table, row.tablet) for row in ledger.planned}) == len(ledger.planned), "a tablet moves once"
-    return Plan(tuple(ledger.planned), tuple(stops), tuple(obstacles))
+    return BalancePlan(tuple(ledger.planned), tuple(stops), tuple(obstacles))
 
 
-def _left_alone(node: str, alive: bool, incomplete: str) -> Stop:
+def _left_alone(node: str, alive: bool, incomplete: str) -> BalanceStop:
     if not alive:
-        return Stop(node, "dead")
-    return Stop(node, "statistics_missing", incomplete) if incomplete else Stop(node, "draining")
+        return BalanceStop(node, "dead")
+    return BalanceStop(node, "statistics_missing", incomplete) if incomplete else BalanceStop(node, "draining")

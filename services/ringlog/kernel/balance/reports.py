@@ -28,7 +28,7 @@ from typing import Final
 
 from immutables import Map
 
-from ringlog.kernel.balance.model import LOADS, Measured
+from ringlog.kernel.balance.model import LOADS, MeasuredLoads
 from ringlog.kernel.values import Micros, NodeId
 
 WINDOW_US: Final = 180_000_000
@@ -57,7 +57,7 @@ class LoadReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class ReportBasis:
     """Of the state, what reports are held against: nodes that have not left, tablets of each table, dropped tables."""
 
     nodes: Collection[NodeId]
@@ -69,7 +69,7 @@ class Known:
 class Believed:
     """A node's newest report, when the broker appended it, and its clock then."""
 
-    measured: Measured
+    measured: MeasuredLoads
     appended: Micros
     at: Micros
 
@@ -82,7 +82,7 @@ class Reports:
     ignored: Map[str, int] = field(default_factory=Map)
 
 
-def fold_report(reports: Reports, report: LoadReport, appended: Micros, known: Known) -> Reports:
+def fold_report(reports: Reports, report: LoadReport, appended: Micros, known: ReportBasis) -> Reports:
     """The reports with one more; it never raises, whatever the record held."""
     code = _fault(reports, report, appended, known)
     if code:
@@ -93,16 +93,16 @@ def fold_report(reports: Reports, report: LoadReport, appended: Micros, known: K
         for kind, tables in report.loads.items()
     }
     assert isinstance(report.capacity, int)
-    measured = Measured(report.capacity, loads)  # type: ignore[arg-type]  # _fault has looked at each amount
+    measured = MeasuredLoads(report.capacity, loads)  # type: ignore[arg-type]  # _fault has looked at each amount
     return Reports(reports.newest.set(report.node, Believed(measured, appended, report.at)), reports.ignored)
 
 
-def within_window(reports: Reports, now: Micros) -> dict[NodeId, Measured]:
+def within_window(reports: Reports, now: Micros) -> dict[NodeId, MeasuredLoads]:
     """What nodes reported in the last ``WINDOW_US``, by node."""
     return {node: found.measured for node, found in sorted(reports.newest.items()) if found.appended >= now - WINDOW_US}
 
 
-def _fault(reports: Reports, report: LoadReport, appended: Micros, known: Known) -> str:
+def _fault(reports: Reports, report: LoadReport, appended: Micros, known: ReportBasis) -> str:
     """The first rule that the report breaks; empty if it keeps them."""
     if report.node not in known.nodes:
         return "unknown_node"
@@ -120,7 +120,7 @@ def _fault(reports: Reports, report: LoadReport, appended: Micros, known: Known)
     return ""
 
 
-def _table_fault(table: str, found: Mapping[int, object], known: Known) -> str:
+def _table_fault(table: str, found: Mapping[int, object], known: ReportBasis) -> str:
     count = known.counts.get(table)
     if count is None and table not in known.dropped:
         return "unknown_table"

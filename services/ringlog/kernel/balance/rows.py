@@ -7,18 +7,14 @@ transition has the places that it will have. Sums are exact 64-bit integers (a s
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import Final
 
 import numpy as np
 
 from ringlog.kernel.balance.measures import UNKNOWN, Ints, amounts, kinds_mixed_in, mixed, reported
-from ringlog.kernel.balance.model import BYTES, Host, Picture, Place, Tablets
-
-_MIX: Final = 0x9E3779B97F4A7C15
-"""Multiples of it, modulo 2^64, are spread well: sums of a few hardly ever agree by chance."""
+from ringlog.kernel.balance.model import BYTES, BalancedHost, BalancePicture, Place, TabletGroup
 
 
-class Rows:
+class ReplicaRows:
     """The replicas of all units; see the attributes.
 
     ``first``: the first unit of each group; ``group``, ``number``: of each unit. ``bases``, ``widths``: of each host,
@@ -26,7 +22,9 @@ class Rows:
     ``loads``, ``leasts``: of each shard. ``counts``: of each host, per group. ``incomplete``: host to what is missing.
     """
 
-    def __init__(self, picture: Picture, tables: Sequence[Tablets], hosts: Sequence[Host], sized: set[str]) -> None:
+    def __init__(
+        self, picture: BalancePicture, tables: Sequence[TabletGroup], hosts: Sequence[BalancedHost], sized: set[str]
+    ) -> None:
         self.hosts = hosts
         self._tables = tables
         self._picture = picture
@@ -72,7 +70,9 @@ class Rows:
                 tablet, host, shard = tablet[order], host[order], shard[order]
             parts.append((tablet + first, host, shard))
         units = np.concatenate([unit for unit, _, _ in parts])
-        assert np.array_equal(np.unique(units), np.arange(len(self.group))), "each tablet has a replica"
+        held = np.bincount(units, minlength=len(self.group))
+        assert len(held) == len(self.group), "no replica is of another tablet"
+        assert held.all(), "each tablet has a replica"
         return units, np.concatenate([host for _, host, _ in parts]), np.concatenate([shard for _, _, shard in parts])
 
     def _sized(self, sized: set[str], groups: Ints) -> Ints:
@@ -138,8 +138,19 @@ class Rows:
         each unit).
         """
         names = {name: number for number, name in enumerate(dict.fromkeys(where))}
-        code = np.array([(names[name] + 1) * _MIX % 2**64 for name in where], np.uint64)
-        squared = code * code  # wraps: sums of both tell racks apart that a sum alone might confuse
-        signs = np.add.reduceat(squared[self._host], self._starts[:-1]) if len(self._unit) else squared[:0]
+        # A sum tells no order of replicas, and of scattered numbers it is that of one multiset only.
+        scattered = np.array([_scattered(names[name]) for name in where], np.uint64)
+        signs = np.add.reduceat(scattered[self._host], self._starts[:-1]) if len(self._unit) else scattered[:0]
         _, firsts, kinds = np.unique(signs, return_index=True, return_inverse=True)
         return firsts.tolist(), kinds.tolist()
+
+
+def _scattered(number: int) -> int:
+    """The number's own 64 bits, unlike those of any other number (the finisher of SplitMix64).
+
+    Multiples of a constant, or their squares, will not do: 3² + 4² = 5².
+    """
+    found = (number + 1) * 0x9E3779B97F4A7C15 % 2**64
+    found = (found ^ found >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+    found = (found ^ found >> 27) * 0x94D049BB133111EB % 2**64
+    return found ^ found >> 31

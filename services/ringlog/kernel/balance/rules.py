@@ -21,11 +21,11 @@ from __future__ import annotations
 
 from collections import Counter
 
-from ringlog.kernel.balance.ledger import Ledger, Node
-from ringlog.kernel.balance.model import Host
+from ringlog.kernel.balance.ledger import Ledger, LedgerHost
+from ringlog.kernel.balance.model import BalancedHost
 
 
-def forbidden(ledger: Ledger, unit: int, source: Node, target: Node, drain: bool = False) -> str:
+def forbidden(ledger: Ledger, unit: int, source: LedgerHost, target: LedgerHost, drain: bool = False) -> str:
     """Why the unit's replica may not go from one host to the other: a code of ``STOPS``; empty if it may.
 
     ``drain``: any rack will do that no rule names.
@@ -65,10 +65,10 @@ class OpenRacks:
         self._open = [self._open_to(held) for held in kinds]
         self.are_open = any(self._open)
 
-    def _hosts(self, unit: int) -> list[Host]:
+    def _hosts(self, unit: int) -> list[BalancedHost]:
         return [self._ledger.nodes[node].host for node, _ in self._ledger.rows.places(unit)]
 
-    def of(self, source: Node) -> frozenset[str]:
+    def of(self, source: LedgerHost) -> frozenset[str]:
         """The racks, the host's own included."""
         found = self._of_host.get(source.host.id)
         if found is None:
@@ -90,7 +90,7 @@ class OpenRacks:
         }
         return {where: racks for where, racks in found.items() if racks}
 
-    def _look(self, source: Node) -> set[str]:
+    def _look(self, source: LedgerHost) -> set[str]:
         ledger, where = self._ledger, (source.host.datacenter, source.host.rack)
         found: set[str] = set()
         for shard in source.shards if self.are_open else ():
@@ -109,32 +109,39 @@ class Shares:
         for node in ledger.nodes.values():
             if node.host.serving:
                 self._capacity[node.host.datacenter, node.host.rack] += node.capacity
+        self._held = self._held_by_rack()
         self._replicas = [self._by_rack(group) for group in range(len(ledger.tables))]
         self._limits: dict[str, list[int]] = {}
 
-    def limit(self, node: Node, group: int) -> int:
+    def limit(self, node: LedgerHost, group: int) -> int:
         """The greatest number of tablets of the group that the host may have."""
         limits = self._limits.get(node.host.id)
         if limits is None:
-            limits = self._limits[node.host.id] = [self._limit(node, one) for one in range(len(self._replicas))]
+            limits = self._limits[node.host.id] = self._limits_of(node)
         return limits[group]
 
-    def _limit(self, node: Node, group: int) -> int:
+    def _limits_of(self, node: LedgerHost) -> list[int]:
         where = node.host.datacenter, node.host.rack
-        replicas, all_capacity = self._replicas[group].get(where, 0), self._capacity[where]
-        if not all_capacity:
-            return 0
-        share = replicas * node.capacity * (100 + self._ledger.limits.table_slack_percent)
-        return -(-share // (all_capacity * 100)) + 1
+        parts = self._capacity[where] * 100
+        if not parts:
+            return [0] * len(self._replicas)
+        share = node.capacity * (100 + self._ledger.limits.table_slack_percent)
+        return [-(-replicas.get(where, 0) * share // parts) + 1 for replicas in self._replicas]
+
+    def _held_by_rack(self) -> dict[tuple[str, str], list[int]]:
+        """The replicas of each group that the hosts of a rack have."""
+        counts: dict[tuple[str, str], list[list[int]]] = {}
+        for node in self._ledger.nodes.values():
+            counts.setdefault((node.host.datacenter, node.host.rack), []).append(node.counts)
+        return {where: [sum(column) for column in zip(*rows, strict=True)] for where, rows in counts.items()}
 
     def _by_rack(self, group: int) -> dict[tuple[str, str], int]:
         """The replicas of the group that each rack is to have."""
-        ledger, tablets = self._ledger, self._ledger.tables[group]
+        tablets = self._ledger.tables[group]
         held: Counter[str] = Counter()
-        racks_held: Counter[tuple[str, str]] = Counter()
-        for node in ledger.nodes.values():
-            held[node.host.datacenter] += node.counts[group]
-            racks_held[node.host.datacenter, node.host.rack] += node.counts[group]
+        racks_held = {where: counts[group] for where, counts in self._held.items()}
+        for (datacenter, _), replicas in racks_held.items():
+            held[datacenter] += replicas
         found: dict[tuple[str, str], int] = {}
         count = tablets.count
         for datacenter, replicas in held.items():
@@ -150,6 +157,6 @@ class Shares:
         return found
 
 
-def uneven(source: Node, target: Node, group: int) -> int:
+def uneven(source: LedgerHost, target: LedgerHost, group: int) -> int:
     """How much more of the group the source has than the target would have, each by its weight: move the greatest."""
     return source.counts[group] * target.weight - (target.counts[group] + 1) * source.weight

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from collections import Counter
 
-from ringlog.kernel.balance.ledger import Ledger, Node, Shard, heaviest_first
+from ringlog.kernel.balance.ledger import Ledger, LedgerHost, LedgerShard, heaviest_first
 from ringlog.kernel.balance.model import INTRANODE, SHARDS
 
 
-def even_out(ledger: Ledger, node: Node, by_size: bool) -> None:
+def even_out(ledger: Ledger, node: LedgerHost, by_size: bool) -> None:
     """Plan moves between the shards of a host until none is possible now."""
+    loads = [shard.load for shard in node.shards]
+    least = min([shard.least for shard in node.shards])
+    if len(loads) == node.host.shards and max(loads) - min(loads) < 2 * least:
+        return  # nothing that could move is as small as half of the gap
     done: set[int] = set()
     while not ledger.cluster_full():
         source = min(
@@ -28,12 +32,14 @@ def even_out(ledger: Ledger, node: Node, by_size: bool) -> None:
             done.add(source.number)
 
 
-def _move_one(ledger: Ledger, source: Shard, target: Shard, by_size: bool) -> bool:
+def _move_one(ledger: Ledger, source: LedgerShard, target: LedgerShard, by_size: bool) -> bool:
     if source is target:
         return False
     gone = source.number >= source.node.host.shards
     gap = source.load - target.load
-    if not gone and (gap <= 0 or (by_size and gap * 1000 < source.load * ledger.limits.threshold_permille)):
+    if not gone and (
+        gap < 2 * source.least or (by_size and gap * 1000 < source.load * ledger.limits.threshold_permille)
+    ):
         return False
     mine, theirs = (Counter([ledger.group[unit] for unit in shard.items]) for shard in (source, target))
     best: tuple[int, int, int] | None = None

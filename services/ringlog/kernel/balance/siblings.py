@@ -6,7 +6,7 @@ then one in the same rack, then any of the datacenter. What has met moves togeth
 
 from __future__ import annotations
 
-from ringlog.kernel.balance.ledger import Ledger, Shard
+from ringlog.kernel.balance.ledger import Ledger, LedgerShard
 from ringlog.kernel.balance.model import CO_LOCATE, INTRANODE, MIGRATION
 
 
@@ -37,7 +37,7 @@ def _meet(ledger: Ledger, even: int, odd: int) -> None:
             return
 
 
-def _distance(source: Shard, target: Shard) -> int:
+def _distance(source: LedgerShard, target: LedgerShard) -> int:
     """0: the same host; 1: the same rack; 2: the same datacenter."""
     here, there = source.node.host, target.node.host
     if here.id == there.id:
@@ -47,6 +47,6 @@ def _distance(source: Shard, target: Shard) -> int:
     return 1 if here.rack == there.rack else 2
 
 
-def _free(theirs: list[Shard], source: Shard, target: Shard) -> bool:
+def _free(theirs: list[LedgerShard], source: LedgerShard, target: LedgerShard) -> bool:
     """Whether no other replica of the odd tablet is on the target's host."""
     return all(shard is source or shard.node is not target.node for shard in theirs)

@@ -31,7 +31,7 @@ from fractions import Fraction
 from math import ceil
 from typing import Final
 
-from ringlog.kernel.balance.model import Host, Limits
+from ringlog.kernel.balance.model import BalancedHost, Limits
 
 SPLIT: Final = "split"
 MERGE: Final = "merge"
@@ -90,7 +90,7 @@ def broken_hints(hints: Hints) -> str:
     return ""
 
 
-def decide_resizes(tables: Sequence[Sized], hosts: Sequence[Host], limits: Limits) -> tuple[Resizing, ...]:
+def decide_resizes(tables: Sequence[Sized], hosts: Sequence[BalancedHost], limits: Limits) -> tuple[Resizing, ...]:
     """Decisions that differ from the present ones; at most ``limits.resizes_per_plan``, revocations first."""
     targets = _targets(tables, hosts, limits)
     found = []
@@ -103,7 +103,7 @@ def decide_resizes(tables: Sequence[Sized], hosts: Sequence[Host], limits: Limit
     return tuple(found[: limits.resizes_per_plan])
 
 
-def _targets(tables: Sequence[Sized], hosts: Sequence[Host], limits: Limits) -> dict[str, int]:
+def _targets(tables: Sequence[Sized], hosts: Sequence[BalancedHost], limits: Limits) -> dict[str, int]:
     shards = _shards(hosts)
     wanted = {one.table: _wanted(one, shards, limits) for one in tables}
     scale = {one.table: Fraction(1) for one in tables}
@@ -116,7 +116,7 @@ def _targets(tables: Sequence[Sized], hosts: Sequence[Host], limits: Limits) -> 
     return {one.table: _rounded(wanted[one.table] * scale[one.table], one.hints) for one in tables}
 
 
-def _shards(hosts: Sequence[Host]) -> dict[tuple[str, str], int]:
+def _shards(hosts: Sequence[BalancedHost]) -> dict[tuple[str, str], int]:
     """Shards of each rack's hosts that stay."""
     found: dict[tuple[str, str], int] = {}
     for host in hosts:

@@ -1,7 +1,8 @@
-"""The planner's input from the state: the one place where tablets, nodes and settings become a ``Picture``.
+"""The planner's input from the state: the one place where tablets, nodes and settings become a ``BalancePicture``.
 
-A node is a host once it has joined. One that leaves is drained; one that has left is dead and drained, as long as a
-map names it. A tablet that is turned back counts where it was.
+A node is a host once it has joined, or as soon as it replaces another one. One that leaves is drained; one that has
+left is dead and drained, as long as a map names it. A tablet that is turned back counts where it was. The limits on
+streaming are those of admission, so a plan asks for nothing that they refuse.
 """
 
 from __future__ import annotations
@@ -9,12 +10,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from ringlog.kernel.balance.model import Host, Limits, Measured, Moving, Picture, Tablets
+from ringlog.kernel.balance.model import (
+    BalancedHost,
+    BalancePicture,
+    Limits,
+    MeasuredLoads,
+    RunningTransition,
+    TabletGroup,
+)
 from ringlog.kernel.balance.sizing import MERGE
+from ringlog.kernel.commands.pauses import BALANCING, pause_of
 from ringlog.kernel.settings import setting
 from ringlog.kernel.state import ClusterState, Node, in_order
 from ringlog.kernel.tablets.map import TabletMap, TabletReplica, Transition
 from ringlog.kernel.tablets.stages import CLEANUP_TARGET, FALLBACK, REVERT, STREAMING_STAGES
+from ringlog.kernel.tablets.track import targets
 from ringlog.kernel.values import NodeId
 
 UNKNOWN_CAPACITY: Final = 1
@@ -26,29 +36,30 @@ _TURNED_BACK: Final = (FALLBACK, CLEANUP_TARGET, REVERT)
 def picture_of(
     state: ClusterState,
     maps: Iterable[TabletMap],
-    measured: Mapping[NodeId, Measured],
+    measured: Mapping[NodeId, MeasuredLoads],
     together: Mapping[str, tuple[str, ...]] | None = None,
     busy: str = "",
-) -> Picture:
+) -> BalancePicture:
     """What ``make_plan`` is asked with. ``together``: per table those co-located with it; ``busy``: why nothing may
     start. The seed is the epoch, so equal states give equal plans.
     """
     chosen = sorted(maps, key=lambda one: one.table)
     named = {node for one in chosen for node in one.nodes}
-    hosts = tuple(_host(node) for _, node in in_order(state.nodes) if _counts(node, named))
+    may_get = targets(state)
+    hosts = tuple(_host(node) for _, node in in_order(state.nodes) if _counts(node, named) or node.id in may_get)
     beside = together or {}
     tables = tuple(_tablets(state, one, beside.get(one.table, ())) for one in chosen)
-    return Picture(hosts, tables, measured, limits_of(state), state.epoch, busy)
+    return BalancePicture(hosts, tables, measured, limits_of(state), state.epoch, busy)
 
 
 def limits_of(state: ClusterState) -> Limits:
     """The settings in force."""
     return Limits(
-        reads_per_shard=setting(state, "balance_streams_read_per_shard_max"),
-        writes_per_shard=setting(state, "balance_streams_written_per_shard_max"),
-        reads_per_node=setting(state, "balance_streams_read_per_node_max"),
-        writes_per_node=setting(state, "balance_streams_written_per_node_max"),
-        per_cluster=setting(state, "balance_streams_max"),
+        reads_per_shard=setting(state, "tablet_stream_reads_per_shard_max"),
+        writes_per_shard=setting(state, "tablet_stream_writes_per_shard_max"),
+        reads_per_node=setting(state, "tablet_stream_reads_per_node_max"),
+        writes_per_node=setting(state, "tablet_stream_writes_per_node_max"),
+        per_cluster=setting(state, "tablet_streams_max"),
         threshold_permille=setting(state, "balance_threshold_permille"),
         target_bytes=setting(state, "balance_tablet_bytes"),
         table_slack_percent=setting(state, "balance_table_slack_percent"),
@@ -65,9 +76,9 @@ def _counts(node: Node, named: set[NodeId]) -> bool:
     return node.id in named or node.state in ("normal", "moving", "leaving")
 
 
-def _host(node: Node) -> Host:
+def _host(node: Node) -> BalancedHost:
     has_left = node.state == "left"
-    return Host(
+    return BalancedHost(
         node.id,
         node.datacenter,
         node.rack,
@@ -75,14 +86,15 @@ def _host(node: Node) -> Host:
         0 if node.capacity == UNKNOWN_CAPACITY else node.capacity,
         draining=has_left or node.state == "leaving",
         alive=not has_left and not node.down,
+        gone=has_left,
     )
 
 
-def _tablets(state: ClusterState, found: TabletMap, together: tuple[str, ...]) -> Tablets:
+def _tablets(state: ClusterState, found: TabletMap, together: tuple[str, ...]) -> TabletGroup:
     columns = found.columns()
     keyspace = state.keyspaces.get(found.table.partition(".")[0])
     replication = keyspace.replication.datacenters if keyspace is not None else ()
-    return Tablets(
+    return TabletGroup(
         found.table,
         found.count,
         found.nodes,
@@ -93,12 +105,13 @@ def _tablets(state: ClusterState, found: TabletMap, together: tuple[str, ...]) -
         {local.datacenter: frozenset(local.racks) for local in replication if local.racks},
         {number: _moving(found, number, transition) for number, transition in in_order(found.transitions)},
         merging=found.resize is not None and found.resize.decision == MERGE,
+        paused=pause_of(state, BALANCING, found.table) is not None,
     )
 
 
-def _moving(found: TabletMap, number: int, transition: Transition) -> Moving:
+def _moving(found: TabletMap, number: int, transition: Transition) -> RunningTransition:
     ends_as: tuple[TabletReplica, ...] = transition.next
     if transition.stage in _TURNED_BACK:
         ends_as = found.replicas(number)
     places = tuple([(replica.node, replica.shard) for replica in ends_as])
-    return Moving(transition.kind, places, transition.stage in STREAMING_STAGES)
+    return RunningTransition(transition.kind, places, transition.stage in STREAMING_STAGES)

@@ -6,8 +6,8 @@ of both differences. So it ends, and nothing goes to and fro. By size, loads tha
 left alone.
 
 **A table's share** (``rules.Shares``) comes before the loads: no step raises what lies above the shares, and
-``relieve`` lowers it, whatever the loads. Whoever gave too much gets others back: the pair of (excess above shares, sum
-of load² / capacity) falls with every step in the order of words, so both together end, too.
+``relieve`` lowers it, whatever the loads. A node that gave too much gets others back: the pair of (excess above
+shares, sum of load² / capacity) falls with every step in the order of words, so both together end, too.
 
 Drains come before, the meeting of siblings (``siblings``) between: siblings that have met move together, so what has
 met never falls, and the four of (replicas to drain, siblings apart, excess, sum) end.
@@ -24,8 +24,8 @@ import heapq
 from collections import Counter
 from typing import Final
 
-from ringlog.kernel.balance.ledger import SCALE, Ledger, Node, Shard, by_key, heavier_after, heaviest_first
-from ringlog.kernel.balance.model import BALANCE, MIGRATION, TABLE_LIMIT, Stop
+from ringlog.kernel.balance.ledger import SCALE, Ledger, LedgerHost, LedgerShard, by_key, heavier_after, heaviest_first
+from ringlog.kernel.balance.model import BALANCE, MIGRATION, TABLE_LIMIT, BalanceStop
 from ringlog.kernel.balance.rules import OpenRacks, Shares, forbidden, uneven
 
 SKIPS_MAX: Final = 64
@@ -43,7 +43,7 @@ class Spread:
         self._threshold = ledger.limits.threshold_permille
         self._members = [node for node in ledger.in_datacenter[datacenter] if node.movable]
         self._targets = sorted(self._members, key=by_key)
-        self._full: list[Node] = []
+        self._full: list[LedgerHost] = []
         self._waits: set[str] = set()
         self._mean = {name: _mean(self._members, name) for name in {"", *(one.host.rack for one in self._members)}}
         self.stops: dict[str, str] = {}
@@ -62,7 +62,7 @@ class Spread:
             else:
                 heapq.heappush(sources, (-source.key, source.rank, source))
 
-    def _give(self, source: Node) -> str:
+    def _give(self, source: LedgerHost) -> str:
         """Plan one tablet of the source; why not, or empty."""
         ledger = self._ledger
         if ledger.cluster_full():
@@ -104,45 +104,45 @@ class Spread:
         self._drop(full)
         return code
 
-    def _wants(self, source: Node, target: Node, least: int) -> bool:
+    def _wants(self, source: LedgerHost, target: LedgerHost, least: int) -> bool:
         """Whether the source might give to the target if limits let it."""
         if not self._differ(source, target) or not heavier_after(source, target, least):
             return False
         return target.host.rack == source.host.rack or target.host.rack in self._racks.of(source)
 
-    def _stays_above_mean(self, node: Node, size: int) -> bool:
+    def _stays_above_mean(self, node: LedgerHost, size: int) -> bool:
         return (node.load - size) * SCALE // node.capacity >= max(self._means(node))
 
-    def _stays_below_mean(self, node: Node, size: int) -> bool:
+    def _stays_below_mean(self, node: LedgerHost, size: int) -> bool:
         return (node.load + size) * SCALE // node.capacity <= min(self._means(node))
 
-    def _means(self, node: Node) -> tuple[int, ...]:
+    def _means(self, node: LedgerHost) -> tuple[int, ...]:
         """The mean loads that the host might come to."""
         own = self._mean[node.host.rack]
         return (self._mean[""], own) if self._racks.are_open else (own,)
 
-    def _drop(self, full: list[Node]) -> None:
+    def _drop(self, full: list[LedgerHost]) -> None:
         """Leave out targets that get no more in this plan; put the others in order."""
         if full:
             self._full += full
             self._targets = [node for node in self._targets if node not in full]
         self._targets.sort(key=by_key)
 
-    def _differ(self, source: Node, target: Node) -> bool:
+    def _differ(self, source: LedgerHost, target: LedgerHost) -> bool:
         more, less = source.load * target.capacity, target.load * source.capacity
         return more > less and (not self._by_size or (more - less) * 1000 >= more * self._threshold)
 
-    def _move_one(self, shards: list[Shard], place: Shard) -> bool:
+    def _move_one(self, shards: list[LedgerShard], place: LedgerShard) -> bool:
         ledger = self._ledger
         for shard in shards:
             units = self._candidate(shard, place)
             if units is not None:
-                place = ledger.best_shard(place, ledger.group[units[0]])
+                place = ledger.best_shard(place, ledger.group[units[0]], len(units))
                 ledger.move(units, shard, place, MIGRATION, BALANCE, with_loads=True)
                 return True
         return False
 
-    def _candidate(self, shard: Shard, place: Shard) -> tuple[int, ...] | None:
+    def _candidate(self, shard: LedgerShard, place: LedgerShard) -> tuple[int, ...] | None:
         """What to move from the shard: the table that is most uneven, then the largest tablet that fits."""
         ledger, source, target, group_of = self._ledger, shard.node, place.node, self._ledger.group
         scores: dict[int, tuple[int, int] | None] = {}
@@ -163,7 +163,7 @@ class Spread:
             best, chosen = (score, size, -unit), units
         return chosen
 
-    def _fits(self, units: tuple[int, ...], shard: Shard, place: Shard) -> bool:
+    def _fits(self, units: tuple[int, ...], shard: LedgerShard, place: LedgerShard) -> bool:
         ledger, group, target = self._ledger, self._ledger.group[units[0]], place.node
         if len(units) > 1 and not ledger.may_move(shard, place, len(units)):
             return False
@@ -183,7 +183,7 @@ class Spread:
                     if not self._relieve_one(source, group):
                         break
 
-    def _relieve_one(self, source: Node, group: int) -> bool:
+    def _relieve_one(self, source: LedgerHost, group: int) -> bool:
         ledger, shares = self._ledger, self._shares
         shards = [shard for shard in sorted(source.shards, key=heaviest_first) if ledger.may_read(shard)]
         for target in sorted(self._targets, key=by_key):
@@ -203,17 +203,17 @@ class Spread:
         return False
 
 
-def _mean(members: list[Node], rack: str) -> int:
+def _mean(members: list[LedgerHost], rack: str) -> int:
     """The key of a host that is as loaded as those of the rack together; of all, without a rack."""
     those = [node for node in members if rack in ("", node.host.rack)]
     return sum([node.load for node in those]) * SCALE // max(1, sum([node.capacity for node in those]))
 
 
-def stop_of(datacenter: str, stops: dict[str, str]) -> Stop:
+def stop_of(datacenter: str, stops: dict[str, str]) -> BalanceStop:
     """Why the datacenter is left as it is: what keeps most from moving comes first."""
     for code in ("limits", "skip_limit", "no_candidates", "load_inversion", "balanced"):
         hosts = sorted(host for host, found in stops.items() if found == code)
         if hosts:
             more = f" and {len(hosts) - 1} more" if len(hosts) > 1 else ""
-            return Stop(datacenter, code, "" if code == "balanced" else f"{hosts[0]}{more}")
-    return Stop(datacenter, "nothing_to_do")
+            return BalanceStop(datacenter, code, "" if code == "balanced" else f"{hosts[0]}{more}")
+    return BalanceStop(datacenter, "nothing_to_do")

@@ -1,8 +1,8 @@
 """CDC generations and writers: how the streams change without a clock that anybody trusts.
 
 A writer's **horizon** is its promise, kept in the log, to route only writes whose timestamp and append time lie below
-the horizon *that it has folded*. A generation commits only with a timestamp above every horizon; whoever extends a
-horizon past that timestamp has folded the commit first, since both are entries of one log. So no write is ever routed
+the horizon *that it has folded*. A generation commits only with a timestamp above every horizon; a writer that extends
+a horizon past that timestamp has folded the commit first, since both are entries of one log. So no write is ever routed
 under a generation that does not operate at its timestamp, however late, slow or dead a writer is:
 
 - while a generation is prepared horizons may not rise, or the commit could chase them for ever; they may sink, so
@@ -33,13 +33,14 @@ from typing import Annotated, Final
 
 from ringlog.kernel.commands.cdc_writers import greatest
 from ringlog.kernel.commands.rules import NAME_RULE, broken_field, seed_rule
+from ringlog.kernel.generations import requests
 from ringlog.kernel.generations.check import broken_part, broken_whole
-from ringlog.kernel.generations.describe import current, is_optimal, ranges_digest
+from ringlog.kernel.generations.describe import current, is_optimal, ranges_digest, tables_in_tablets
 from ringlog.kernel.generations.expiry import has_log
 from ringlog.kernel.operations.kinds import kind_of
 from ringlog.kernel.operations.rings import target_owners
 from ringlog.kernel.operations.stages import COMMIT_CDC_GENERATION, PUBLISH_CDC_GENERATION, has_reached, in_flight
-from ringlog.kernel.outcome import Accepted, Context, Decision, Rejected
+from ringlog.kernel.outcome import Accepted, Decision, EntryContext, Rejected
 from ringlog.kernel.state import (
     ClusterState,
     Generation,
@@ -87,21 +88,40 @@ CLOSED = "closed"
 class RequestCdcGeneration(Command):
     """Check and repair: make a new CDC generation unless the current one is optimal."""
 
+    VERSION = 2
+
     seed: Annotated[bytes, "16 random bytes for its stream ids."]
+    requester: Annotated[
+        str,
+        "Who asks; the state keeps a record of it, with its outcome. Empty, as in version 1: it keeps none, and "
+        "numbers of shards are not compared.",
+        Before(""),
+    ] = "operator"
 
 
-def decide_request_cdc_generation(state: ClusterState, command: RequestCdcGeneration, context: Context) -> Decision:
-    """Begin a generation, unless the last one is optimal or one is being prepared already: then nothing changes."""
-    broken = broken_field(seed_rule(command.seed))
+def decide_request_cdc_generation(
+    state: ClusterState, command: RequestCdcGeneration, context: EntryContext
+) -> Decision:
+    """Begin a generation, unless the last one is optimal or one is prepared: that is waited for then.
+
+    The request is recorded.
+    """
+    broken = broken_field(
+        seed_rule(command.seed),
+        (not command.requester or is_name(command.requester), "requester", NAME_RULE),
+    )
     if broken is not None:
         return broken
-    if is_optimal(state) or not target_owners(state) or state.prepared is not None:
-        return Accepted(state)
-    refused = _last_unpublished(state)
-    if refused is not None:
-        return refused
-    prepared = PreparedGeneration(f"generation-{context.epoch}", None, command.seed, 0, ())
-    return Accepted(advance(state, context.epoch, prepared=prepared))
+    if is_optimal(state, shards=bool(command.requester)) or not target_owners(state):
+        return Accepted(requests.asked(state, command.requester, None, context))
+    if state.prepared is None:
+        refused = _last_unpublished(state)
+        if refused is not None:
+            return refused
+        begun = PreparedGeneration(f"generation-{context.epoch}", None, command.seed, 0, ())
+        state = advance(state, context.epoch, prepared=begun)
+    assert state.prepared is not None, "one is begun, or was"
+    return Accepted(requests.asked(state, command.requester, state.prepared.id, context))
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +134,9 @@ class PutCdcGenerationData(Command):
     ranges: Annotated[tuple[GenerationRange, ...], "The ranges of this part, by ascending end token."]
 
 
-def decide_put_cdc_generation_data(state: ClusterState, command: PutCdcGenerationData, context: Context) -> Decision:
+def decide_put_cdc_generation_data(
+    state: ClusterState, command: PutCdcGenerationData, context: EntryContext
+) -> Decision:
     """Keep one part of the prepared generation's data; the first part for a waiting operation begins its generation."""
     broken = broken_field(
         (is_name(command.generation), "generation", NAME_RULE),
@@ -152,7 +174,7 @@ def parts_of(
 
 
 def _begun(
-    state: ClusterState, generation: GenerationId, context: Context
+    state: ClusterState, generation: GenerationId, context: EntryContext
 ) -> tuple[ClusterState, PreparedGeneration] | Rejected:
     """The state in which ``generation`` is prepared, and its record; begun now if an operation waits for one."""
     if state.prepared is not None:
@@ -195,7 +217,7 @@ class CommitCdcGeneration(Command):
     digest: Annotated[str, "SHA-256 of its ranges in hex."]
 
 
-def decide_commit_cdc_generation(state: ClusterState, command: CommitCdcGeneration, context: Context) -> Decision:
+def decide_commit_cdc_generation(state: ClusterState, command: CommitCdcGeneration, context: EntryContext) -> Decision:
     """The prepared generation operates from ``timestamp`` on, and serves every operation that waits for one."""
     broken = broken_field((0 < command.timestamp <= MICROS_MAX, "timestamp", f"must be between 1 and {MICROS_MAX}"))
     if broken is not None:
@@ -220,6 +242,7 @@ def decide_commit_cdc_generation(state: ClusterState, command: CommitCdcGenerati
         published=None,
         closed=None,
         positions=(),
+        tables=tables_in_tablets(state),
     )
     operations = state.operations
     for operation in in_flight(state):
@@ -282,7 +305,9 @@ class PublishCdcGeneration(Command):
     generation: Annotated[str, "Id of the generation."]
 
 
-def decide_publish_cdc_generation(state: ClusterState, command: PublishCdcGeneration, context: Context) -> Decision:
+def decide_publish_cdc_generation(
+    state: ClusterState, command: PublishCdcGeneration, context: EntryContext
+) -> Decision:
     """The description of the committed generation is in the change topics."""
     generation = _find(state, command.generation)
     if generation is None:
@@ -292,6 +317,7 @@ def decide_publish_cdc_generation(state: ClusterState, command: PublishCdcGenera
     if generation.status != COMMITTED:
         return Rejected("generation_published", f"generation: {generation.id} is {generation.status} already")
     published = replace(generation, status=PUBLISHED, published=context.epoch)
+    state = requests.ended(state, generation.id, requests.DONE, context)
     return Accepted(advance(state, context.epoch, generations=_replaced(state, published)))
 
 
@@ -318,7 +344,7 @@ class CloseCdcGeneration(Command):
     ] = 0
 
 
-def decide_close_cdc_generation(state: ClusterState, command: CloseCdcGeneration, context: Context) -> Decision:
+def decide_close_cdc_generation(state: ClusterState, command: CloseCdcGeneration, context: EntryContext) -> Decision:
     """Every registered writer is done with the oldest open generation; the greatest positions are recorded with it.
 
     A fenced writer is not waited for. Where no writer has come through it (none is registered, or all were fenced

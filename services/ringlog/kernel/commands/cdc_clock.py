@@ -3,17 +3,22 @@
 Times of CDC come from clocks: a writer promises a horizon a little ahead of its own, a generation starts a little ahead
 of the coordinator's. The validator refuses what lies far ahead of *its* clock; where all of them were wrong together
 (one machine, a resumed virtual one) the log has a horizon or a generation of a far future, and what comes after it must
-lie above it. Two commands take such a time back, as far as nobody has used it:
+lie above it. Three commands take such a time back, as far as nobody has used it:
 
 - ``LowerCdcWriter``: a horizon is the bound of what a writer *may* have used. Of a fenced writer, which can use nothing
 more, the operator may know a lower one. A live writer lowers its own; one that cannot is fenced first. The name comes
 back with the lowered horizon, which is then its floor.
 - ``WithdrawCdcGeneration``: a generation in which no writer may have routed anything has no effect yet. Every horizon
 in the state, those of fenced writers included, bounds what was routed; if none is above its start, and nobody
-may have left the one before it, it can go as if it had never been committed. Whoever promises past its start after that
-has folded the withdrawal, since both are entries of one log.
+may have left the one before it, it can go as if it had never been committed. A writer that promises past its start
+after that has folded the withdrawal, since both are entries of one log.
+- ``LowerSettledTime``: below the settled time readers judge, and what is decided counts from there. A CDC writer judges
+below its horizon, so no horizon may be above the lowered time. A node has folded all that the log had when it
+read the write; so by a state of before this entry it judges only what was appended before this entry. If nothing that
+was uses a time at or above the lowered one, nobody has judged there, and what was to count from above it (versions of
+tables, leeways) can count from there. After that a generation that starts above it can be withdrawn, too.
 
-The fold sees neither the topics nor a clock. That no write was appended at or after the lowered horizon, or the start
+The fold sees neither the topics nor a clock. That no write was appended at or after the lowered time, or the start
 of what is withdrawn, is the operator's word, as the end of a writer's rights is with a fence (``ringlog cdc lower``
 and ``ringlog cdc withdraw`` look it up at the broker first). Whatever was used stays bound: then the way on is a
 generation above it, however far ahead (setting ``cdc_timestamp_ahead_max_us``).
@@ -21,6 +26,7 @@ generation above it, however far ahead (setting ``cdc_timestamp_ahead_max_us``).
 ::
 
     horizon far ahead ─Fence─► fenced ─Lower─► fenced, low again ─► generations start near now
+    settled far ahead ─all horizons low─► ─Lower─► low again ─► generations start, schema changes count near now
     generation committed far ahead ─Withdraw─► gone; the ring's ends that it had are prepared anew
 """
 
@@ -31,9 +37,12 @@ from typing import Annotated, Final
 
 from ringlog.kernel.commands.cdc import RequestCdcGeneration, decide_request_cdc_generation
 from ringlog.kernel.commands.rules import broken_field, reason_rule, seed_rule
+from ringlog.kernel.generations import requests
 from ringlog.kernel.generations.describe import current
+from ringlog.kernel.generations.verdicts import lowered_to
 from ringlog.kernel.operations.stages import in_flight
-from ringlog.kernel.outcome import Accepted, Context, Decision, Rejected
+from ringlog.kernel.outcome import Accepted, Decision, EntryContext, Rejected
+from ringlog.kernel.schema.lives import lowered
 from ringlog.kernel.state import ClusterState, Generation, advance, in_order
 from ringlog.kernel.values import MICROS_MAX, Command
 
@@ -42,6 +51,9 @@ CODES: Final = {
     "generation_not_last": "Another generation follows; only the last one can be withdrawn.",
     "horizon_below_low_watermark": "The horizon is below what the writer has claimed to be durable.",
     "horizon_not_lower": "The horizon is above the one that the writer has promised.",
+    "settled_not_lower": "The settled time is not above the one asked for.",
+    "settled_too_low": "Verdicts were given, or are forgotten, at or above the time asked for.",
+    "settled_too_near": "The time asked for is so near the validator's clock that writes may be judged there by then.",
     "writer_not_fenced": "The writer is alive: only the horizon of a fenced one can be lowered for it.",
 }
 
@@ -62,7 +74,7 @@ class LowerCdcWriter(Command):
     reason: Annotated[str, "Why, and how it is known; in the operator's words."]
 
 
-def decide_lower_cdc_writer(state: ClusterState, command: LowerCdcWriter, context: Context) -> Decision:
+def decide_lower_cdc_writer(state: ClusterState, command: LowerCdcWriter, context: EntryContext) -> Decision:
     """The horizon of a fenced writer sinks to ``horizon``; it never rises, nor sinks below what the writer claimed."""
     broken = broken_field(
         reason_rule(command.reason),
@@ -87,8 +99,54 @@ def decide_lower_cdc_writer(state: ClusterState, command: LowerCdcWriter, contex
         return Rejected("horizon_below_low_watermark", f"horizon: {text}")
     if command.horizon == writer.horizon:
         return Accepted(state)
-    lowered = replace(writer, horizon=command.horizon, floor=min(writer.floor, command.horizon))
-    return Accepted(advance(state, context.epoch, writers=state.writers.set(writer.name, lowered)))
+    sunk = replace(writer, horizon=command.horizon, floor=min(writer.floor, command.horizon))
+    return Accepted(advance(state, context.epoch, writers=state.writers.set(writer.name, sunk)))
+
+
+@dataclass(frozen=True, slots=True)
+class LowerSettledTime(Command):
+    """The settled time of verdicts on writes sinks: nobody has judged anything that uses the new one, or a later one.
+
+    A clock was ahead of the present when readers had it raised.
+    """
+
+    until: Annotated[
+        int,
+        "Microseconds: no write in the mutations topic has an append time, or a timestamp that is not refused as of "
+        "the future, at or above.",
+    ]
+    reason: Annotated[str, "Why, and how it is known; in the operator's words."]
+
+
+def decide_lower_settled_time(state: ClusterState, command: LowerSettledTime, context: EntryContext) -> Decision:
+    """The settled time sinks to ``until``, and what was to count from above it counts from there.
+
+    It never rises, nor sinks below what a CDC writer may have judged, or to what is forgotten.
+    """
+    broken = broken_field(
+        reason_rule(command.reason),
+        (1 <= command.until <= MICROS_MAX, "until", f"must be between 1 and {MICROS_MAX}"),
+    )
+    if broken is not None:
+        return broken
+    settled = state.settled
+    if command.until >= settled.until:
+        text = f"verdicts are settled up to {settled.until} only" if settled.until else "no verdict was ever promised"
+        return Rejected("settled_not_lower", f"until: {text}")
+    if command.until <= settled.forgotten:
+        return Rejected("settled_too_low", f"until: what counted before {settled.forgotten} is forgotten")
+    for name, writer in in_order(state.writers):
+        if writer.horizon > command.until:
+            text = f"writer {name} may have judged writes below {writer.horizon}; lower its horizon first"
+            return Rejected("settled_too_low", f"until: {text}")
+    return Accepted(
+        advance(
+            state,
+            context.epoch,
+            settled=lowered_to(state, command.until, context.epoch),
+            table_lives=lowered(state.table_lives, command.until),
+        )
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +161,9 @@ class WithdrawCdcGeneration(Command):
     reason: Annotated[str, "Why, and how it is known; in the operator's words."]
 
 
-def decide_withdraw_cdc_generation(state: ClusterState, command: WithdrawCdcGeneration, context: Context) -> Decision:
+def decide_withdraw_cdc_generation(
+    state: ClusterState, command: WithdrawCdcGeneration, context: EntryContext
+) -> Decision:
     """The last generation goes, if nobody may have used it; the ends of the ring that lack streams then are prepared.
 
     An operation that it was made for must have ended: its tokens would come into use without streams of their own.
@@ -123,9 +183,10 @@ def decide_withdraw_cdc_generation(state: ClusterState, command: WithdrawCdcGene
     refused = _in_use(state, last)
     if refused is not None:
         return refused
+    state = requests.ended(state, last.id, requests.DROPPED, context)
     state = advance(state, context.epoch, generations=state.generations[:-1])
-    begun = decide_request_cdc_generation(state, RequestCdcGeneration(command.seed), context)
-    # Its answer may be no: then the one before is not published yet, and whoever finds the ring not optimal asks again.
+    begun = decide_request_cdc_generation(state, RequestCdcGeneration(command.seed, ""), context)
+    # Its answer may be no: then the one before is not published yet, and who finds the ring not optimal asks again.
     return begun if isinstance(begun, Accepted) else Accepted(state)
 
 

@@ -4,7 +4,7 @@
 
     closed ──Expire──► expired (marked in the change topics, streams still there) ──Forget──► expired (no streams)
 
-Two entries, so that whoever follows the change topics is told of the end before the streams are deleted there, in
+Two entries, so that a reader of the change topics sees the end before the streams are deleted there, in
 that order, however late it reads. What stays of a generation is small: id, times, numbers, digest and positions. So
 its id is never used again, a write of its time is still judged as before (the acceptance window needs the timestamps
 of all generations), and a consumer that asks for it learns that it was too late, not that it never existed.
@@ -23,7 +23,7 @@ from typing import Annotated, Final
 from ringlog.kernel.commands.rules import broken_field
 from ringlog.kernel.generations.describe import size_of
 from ringlog.kernel.generations.expiry import expires_at, still_needed
-from ringlog.kernel.outcome import Accepted, Context, Decision, Rejected
+from ringlog.kernel.outcome import Accepted, Decision, EntryContext, Rejected
 from ringlog.kernel.state import ClusterState, Generation, PastTtl, advance
 from ringlog.kernel.values import MICROS_MAX, Command, GenerationId
 
@@ -46,7 +46,7 @@ class ExpireCdcGeneration(Command):
     expired_at: Annotated[int, "When the last of its rows was gone; microseconds since 1970 UTC."]
 
 
-def decide_expire_cdc_generation(state: ClusterState, command: ExpireCdcGeneration, context: Context) -> Decision:
+def decide_expire_cdc_generation(state: ClusterState, command: ExpireCdcGeneration, context: EntryContext) -> Decision:
     """No row of the closed generation is kept any more; its streams are still there, and marked."""
     broken = broken_field((0 < command.expired_at <= MICROS_MAX, "expired_at", f"must be between 1 and {MICROS_MAX}"))
     if broken is not None:
@@ -87,7 +87,7 @@ class ForgetCdcGeneration(Command):
     generation: Annotated[str, "Id of the generation."]
 
 
-def decide_forget_cdc_generation(state: ClusterState, command: ForgetCdcGeneration, context: Context) -> Decision:
+def decide_forget_cdc_generation(state: ClusterState, command: ForgetCdcGeneration, context: EntryContext) -> Decision:
     """The streams of an expired generation leave the state."""
     index = _index(state, command.generation)
     if index is None:
@@ -97,7 +97,7 @@ def decide_forget_cdc_generation(state: ClusterState, command: ForgetCdcGenerati
         return Rejected("generation_not_expired", f"generation: {generation.id} is {generation.status}, not expired")
     if generation.forgotten is not None:
         return Rejected("generation_forgotten", f"generation: the streams of {generation.id} are gone already")
-    kept = replace(generation, ranges=(), forgotten=size_of(generation))
+    kept = replace(generation, ranges=(), tables=(), forgotten=size_of(generation))
     return Accepted(advance(state, context.epoch, generations=_with(state, index, kept)))
 
 

@@ -2,7 +2,7 @@
 
 **One source, one writer**: what two writers log twice is in the log of changes twice, for ever. A registration names
 the topic that its writer logs. While one that is not fenced does so, no other may: also two that start at the same
-moment are told apart, since the metadata log takes one registration after the other.
+moment are distinct, since the metadata log takes one registration after the other.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Annotated, Final
 
 from ringlog.kernel.commands.rules import NAME_RULE, broken_field, reason_rule
 from ringlog.kernel.generations.verdicts import raised
-from ringlog.kernel.outcome import Accepted, Context, Decision, Rejected
+from ringlog.kernel.outcome import Accepted, Decision, EntryContext, Rejected
 from ringlog.kernel.state import CdcWriter, ClusterState, advance, in_order
 from ringlog.kernel.values import MICROS_MAX, Before, Command, Micros, Position, is_name
 
@@ -71,7 +71,7 @@ class RegisterCdcWriter(Command):
     ] = ""
 
 
-def decide_register_cdc_writer(state: ClusterState, command: RegisterCdcWriter, context: Context) -> Decision:
+def decide_register_cdc_writer(state: ClusterState, command: RegisterCdcWriter, context: EntryContext) -> Decision:
     """A new incarnation takes over the writer's promises and ends the earlier ones.
 
     An incarnation registers once. The same one again is refused and not repeated in silence: it may be a second process
@@ -138,7 +138,7 @@ class AdvanceCdcWriter(Command):
     ] = ()
 
 
-def decide_advance_cdc_writer(state: ClusterState, command: AdvanceCdcWriter, context: Context) -> Decision:
+def decide_advance_cdc_writer(state: ClusterState, command: AdvanceCdcWriter, context: EntryContext) -> Decision:
     """The writer's current incarnation moves its horizon, its low watermark and its positions."""
     broken = broken_field(
         (0 <= command.low_watermark <= command.horizon, "low_watermark", "must be between 0 and the horizon"),
@@ -175,7 +175,7 @@ def decide_advance_cdc_writer(state: ClusterState, command: AdvanceCdcWriter, co
     return Accepted(_promised(state, moved, context))
 
 
-def _promised(state: ClusterState, writer: CdcWriter, context: Context) -> ClusterState:
+def _promised(state: ClusterState, writer: CdcWriter, context: EntryContext) -> ClusterState:
     """The state with the writer: who routes below a horizon judges there, so nothing later may count there."""
     settled = raised(state, writer.horizon)
     return advance(state, context.epoch, writers=state.writers.set(writer.name, writer), settled=settled)
@@ -204,7 +204,7 @@ class FenceCdcWriter(Command):
     reason: Annotated[str, "Why, and how it is known; in the operator's words."]
 
 
-def decide_fence_cdc_writer(state: ClusterState, command: FenceCdcWriter, context: Context) -> Decision:
+def decide_fence_cdc_writer(state: ClusterState, command: FenceCdcWriter, context: EntryContext) -> Decision:
     """The writer's current incarnation, and all before it, are ended for ever; no close waits for them any more.
 
     The fold cannot see a broker: the operator's word is that these incarnations can write nothing behind ``positions``.

@@ -9,7 +9,7 @@ from immutables import Map
 
 from ringlog.kernel.commands.rules import NAME_RULE, broken_field
 from ringlog.kernel.generations.verdicts import LEEWAYS_MAX, with_leeway
-from ringlog.kernel.outcome import Accepted, Context, Decision, Rejected
+from ringlog.kernel.outcome import Accepted, Decision, EntryContext, Rejected
 from ringlog.kernel.settings import SETTINGS, broken_setting, leeway_at, setting
 from ringlog.kernel.state import ClusterState, Term, advance
 from ringlog.kernel.values import Command, Setting, is_name
@@ -38,7 +38,7 @@ class InitializeCluster(Command):
     ] = ()
 
 
-def decide_initialize_cluster(state: ClusterState, command: InitializeCluster, context: Context) -> Decision:
+def decide_initialize_cluster(state: ClusterState, command: InitializeCluster, context: EntryContext) -> Decision:
     """Name and settings of a new cluster; its id is the entry's."""
     if (broken := broken_field((is_name(command.name), "name", NAME_RULE))) is not None:
         return broken
@@ -57,7 +57,7 @@ class ChangeSettings(Command):
     settings: Annotated[tuple[tuple[str, int], ...], "The new values, by ascending name.", Setting]
 
 
-def decide_change_settings(state: ClusterState, command: ChangeSettings, context: Context) -> Decision:
+def decide_change_settings(state: ClusterState, command: ChangeSettings, context: EntryContext) -> Decision:
     """Known settings, sane values; all or none."""
     if (broken := broken_field((len(command.settings) > 0, "settings", "must name at least one setting"))) is not None:
         return broken
@@ -98,7 +98,7 @@ class TakeOver(Command):
     term: Annotated[int, "Must be above the role's last term."]
 
 
-def decide_take_over(state: ClusterState, command: TakeOver, context: Context) -> Decision:
+def decide_take_over(state: ClusterState, command: TakeOver, context: EntryContext) -> Decision:
     """A greater term of a role: its instance acts from this epoch on, an earlier one stops when it folds this."""
     broken = broken_field(
         (is_name(command.role), "role", NAME_RULE),
@@ -124,6 +124,6 @@ class Noop(Command):
     """
 
 
-def decide_noop(state: ClusterState, _command: Noop, _context: Context) -> Decision:
+def decide_noop(state: ClusterState, _command: Noop, _context: EntryContext) -> Decision:
     """Always passes; the epoch and the history are all that it changes."""
     return Accepted(state)

@@ -1,8 +1,8 @@
 """Features: what every member can do, from an epoch on and for good.
 
-A node says which features it supports. One that is enabled may be used by whoever knows that it is, so each node that
-is a member, or becomes one, supports it at that epoch, and goes on supporting it; who lacks it can neither register
-nor become a member. Nothing disables a feature: what was written by its leave stays in the log.
+A node says which features it supports. One that is enabled may be used by every process that knows that it is, so each
+node that is a member, or becomes one, supports it at that epoch, and goes on supporting it; who lacks it can neither
+register nor become a member. Nothing disables a feature: what was written by its leave stays in the log.
 
 A node that is registered and no member is not asked, or one that never comes would hold a feature up for ever; it is
 asked when it joins or replaces another.
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Annotated, Final
 
 from ringlog.kernel.commands.rules import NAME_RULE, broken_field
-from ringlog.kernel.outcome import Accepted, Context, Decision, Rejected
+from ringlog.kernel.outcome import Accepted, Decision, EntryContext, Rejected
 from ringlog.kernel.state import ClusterState, Feature, advance, in_order
 from ringlog.kernel.values import Command, is_name
 
@@ -35,7 +35,7 @@ class EnableFeature(Command):
     feature: Annotated[str, "Name of the feature."]
 
 
-def decide_enable_feature(state: ClusterState, command: EnableFeature, context: Context) -> Decision:
+def decide_enable_feature(state: ClusterState, command: EnableFeature, context: EntryContext) -> Decision:
     """Every node that is a member, or becomes one, supports it. Of one that is enabled already nothing changes."""
     if (broken := broken_field((is_name(command.feature), "feature", NAME_RULE))) is not None:
         return broken

@@ -17,12 +17,13 @@ from typing import Annotated, Final
 from immutables import Map
 
 from ringlog.kernel.commands.rules import IDENTIFIER_RULE, NAME_RULE, broken_field
+from ringlog.kernel.commands.schema_parts import exists
 from ringlog.kernel.operations.admission import admit, requested
 from ringlog.kernel.operations.alteration import altered, prepared_alteration
 from ringlog.kernel.operations.kinds import ALTER
 from ringlog.kernel.operations.plan import alteration_key, plan_alteration
 from ringlog.kernel.operations.stages import in_flight
-from ringlog.kernel.outcome import Accepted, Context, Decision, Rejected
+from ringlog.kernel.outcome import Accepted, Decision, EntryContext, Rejected
 from ringlog.kernel.ownership.placements import new_placement
 from ringlog.kernel.ownership.strategies import (
     NETWORK,
@@ -40,7 +41,7 @@ from ringlog.kernel.values import Command, Replication, is_identifier, is_name
 CODES: Final = {
     "conversion_impossible": "What is placed by the token ring is never moved into tablets, nor back.",
     "keyspace_exists": "A keyspace of this name exists.",
-    "keyspace_not_empty": "The keyspace has tables or user types.",
+    "keyspace_not_empty": "The keyspace has tables, user types, functions or aggregates.",
     "replication_impossible": "There are not enough normal nodes, or not in the racks, for the replicas asked for.",
     "unknown_keyspace": "No such keyspace.",
     "unknown_strategy": "This release does not know the replication strategy.",
@@ -62,7 +63,7 @@ class CreateKeyspace(Command):
     replication: Annotated[Replication, "Its replication; must be possible on the nodes that are normal now."]
 
 
-def decide_create_keyspace(state: ClusterState, command: CreateKeyspace, context: Context) -> Decision:
+def decide_create_keyspace(state: ClusterState, command: CreateKeyspace, context: EntryContext) -> Decision:
     """A new keyspace; the first one of a replication setting brings its placement."""
     replication = command.replication
     if (broken := broken_field((is_identifier(command.name), "name", IDENTIFIER_RULE))) is not None:
@@ -70,7 +71,7 @@ def decide_create_keyspace(state: ClusterState, command: CreateKeyspace, context
     if (refused := _bad_replication(replication)) is not None:
         return refused
     if command.name in state.keyspaces:
-        return Rejected("keyspace_exists", f"name: the keyspace {command.name} exists")
+        return exists(state, "keyspace_exists", f"keyspace {command.name}", state.keyspaces[command.name].version)
     if (refused := _impossible(state, replication)) is not None:
         return refused
     key = replication_key(replication)
@@ -94,7 +95,7 @@ class AlterKeyspace(Command):
     replication: Annotated[Replication, "Its new replication; must be possible on the nodes that own tokens now."]
 
 
-def decide_alter_keyspace(state: ClusterState, command: AlterKeyspace, context: Context) -> Decision:
+def decide_alter_keyspace(state: ClusterState, command: AlterKeyspace, context: EntryContext) -> Decision:
     """Another replication: at once if every range keeps its members, else by an operation."""
     if (broken := broken_field((is_identifier(command.name), "name", IDENTIFIER_RULE))) is not None:
         return broken
@@ -122,8 +123,10 @@ def decide_alter_keyspace(state: ClusterState, command: AlterKeyspace, context: 
     return admit(state, operation, plan, context)
 
 
-def _alter_tablets(state: ClusterState, keyspace: Keyspace, replication: Replication, context: Context) -> Decision:
-    """The setting is another one at once; tablets follow it one replica at a time, as rebuilds that are asked for."""
+def _alter_tablets(
+    state: ClusterState, keyspace: Keyspace, replication: Replication, context: EntryContext
+) -> Decision:
+    """The setting is another one at once; the balancer has tablets follow it, one replica at a time."""
     if keyspace.replication.strategy != replication.strategy:
         why = f"{keyspace.name} has {keyspace.replication.strategy}: make another keyspace and copy its tables"
         return Rejected("conversion_impossible", f"replication.strategy: {why}")
@@ -138,8 +141,11 @@ class DropKeyspace(Command):
     name: Annotated[str, "Its name."]
 
 
-def decide_drop_keyspace(state: ClusterState, command: DropKeyspace, context: Context) -> Decision:
-    """Only an empty keyspace; the last one of a replication setting takes the placement with it."""
+def decide_drop_keyspace(state: ClusterState, command: DropKeyspace, context: EntryContext) -> Decision:
+    """Only an empty keyspace; the last one of a replication setting takes the placement with it.
+
+    Without tables and functions it has no views, indexes and aggregates.
+    """
     if (broken := broken_field((is_identifier(command.name), "name", IDENTIFIER_RULE))) is not None:
         return broken
     keyspace = state.keyspaces.get(command.name)
@@ -151,6 +157,8 @@ def decide_drop_keyspace(state: ClusterState, command: DropKeyspace, context: Co
         return Rejected(
             "keyspace_not_empty", f"name: {command.name} has {len(tables)} tables, the first is {tables[0]}"
         )
+    if functions := [name for name, one in in_order(state.functions) if one.keyspace == command.name]:
+        return Rejected("keyspace_not_empty", f"name: {command.name} has functions, the first is {functions[0]}")
     for operation in in_flight(state):
         if operation.keyspace == command.name:
             return Rejected("operations_in_flight", f"name: {operation.id} changes its replication")
@@ -165,7 +173,7 @@ def decide_drop_keyspace(state: ClusterState, command: DropKeyspace, context: Co
 
 
 def _accept(
-    state: ClusterState, context: Context, keyspaces: Map[str, Keyspace], placements: Map[str, Placement]
+    state: ClusterState, context: EntryContext, keyspaces: Map[str, Keyspace], placements: Map[str, Placement]
 ) -> Accepted:
     version = context.state_id
     return Accepted(advance(state, context.epoch, schema_version=version, keyspaces=keyspaces, placements=placements))

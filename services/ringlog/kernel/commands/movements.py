@@ -9,8 +9,9 @@ row of the kind (``operations.kinds``). A change of a keyspace's replication is 
 - **Move**: all tokens that the node owns afterwards; it may keep some.
 - **Replace**: the new node takes over all tokens of another, in the same datacenter and rack, so that each range has
   one member exchanged and no rack is missed. A replaced node that is alive gives its rows itself.
-- **Assassinate**: one entry. Others own the ranges at once, without the rows; what may be lost is told. Of a node that
-  leaves already, by an operation that can only go forward, that operation is finished with it, whoever acknowledged.
+- **Assassinate**: one entry. Others own the ranges at once, without the rows; what may be lost is reported. Of a node
+  that leaves already, by an operation that can only go forward, that operation is finished with it, without regard to
+  acknowledgements.
 - **Rebuild**: the node streams what it owns anew; no group changes.
 """
 
@@ -21,16 +22,18 @@ from typing import Annotated, Final
 
 from ringlog.kernel.commands.features import missing_feature
 from ringlog.kernel.commands.rules import to_ignore
+from ringlog.kernel.commands.service import last_reader
 from ringlog.kernel.commands.tokens import bad_tokens, unavailable_tokens
 from ringlog.kernel.operations.admission import admit, planned, refusal, requested
 from ringlog.kernel.operations.gates import gaining_nodes, parting
 from ringlog.kernel.operations.kinds import ASSASSINATE, JOIN, LEAVE, MOVE, REBUILD, REMOVE, REPLACE
+from ringlog.kernel.operations.node_states import shown_state
 from ringlog.kernel.operations.plan import plan_movement, plan_rebuild, unsourced
 from ringlog.kernel.operations.progress import at_once, enter
 from ringlog.kernel.operations.stages import FINISHED, POINT_OF_NO_RETURN, has_reached, in_flight
-from ringlog.kernel.outcome import Accepted, Context, Decision, Rejected
+from ringlog.kernel.outcome import Accepted, Decision, EntryContext, Rejected
 from ringlog.kernel.ownership.placements import read_ranges_of
-from ringlog.kernel.state import ClusterState, Node, Operation, Plan, StageMark
+from ringlog.kernel.state import ClusterState, Node, Operation, Plan, StageMark, advance
 from ringlog.kernel.tablets.track import undrainable
 from ringlog.kernel.values import Command, NodeId
 
@@ -58,8 +61,8 @@ class Join(Command):
     seed: Annotated[bytes, "16 random bytes for the stream ids of the CDC generation that the join brings."]
 
 
-def decide_join(state: ClusterState, command: Join, context: Context) -> Decision:
-    """A registered node asks for tokens: it is ``joining``, and owns them when it has joined."""
+def decide_join(state: ClusterState, command: Join, context: EntryContext) -> Decision:
+    """A registered node asks for tokens: it is ``bootstrapping``, and owns them when it has joined."""
     refused = bad_tokens(state, command.tokens, command.seed)
     if refused is not None:
         return refused
@@ -67,7 +70,10 @@ def decide_join(state: ClusterState, command: Join, context: Context) -> Decisio
     if node is None:
         return Rejected("unknown_node", f"node: {command.node} is not registered")
     if node.state != "none":
-        return Rejected("wrong_node_state", f"node: {node.name} is {node.state}, only a node in state none can join")
+        return Rejected(
+            "wrong_node_state",
+            f"node: {node.name} is {shown_state(state, node.id)}, only a node in state none can join",
+        )
     for other in sorted(state.nodes.values(), key=lambda other: other.name):
         if other.address == node.address and other.id != node.id and other.state != "left":
             return Rejected("duplicate_address", f"node: {node.address} is also that of {other.name}: replace it")
@@ -85,8 +91,8 @@ class Leave(Command):
     node: Annotated[str, "Id of the node."]
 
 
-def decide_leave(state: ClusterState, command: Leave, context: Context) -> Decision:
-    """The node is ``leaving``; its tokens are nobody's when it has left."""
+def decide_leave(state: ClusterState, command: Leave, context: EntryContext) -> Decision:
+    """The node is ``decommissioning``; its tokens are nobody's when it has left."""
     node = _normal(state, command.node, "node")
     if isinstance(node, Rejected):
         return node
@@ -105,7 +111,7 @@ class Move(Command):
     seed: Annotated[bytes, "16 random bytes for the stream ids of the CDC generation that the move brings."]
 
 
-def decide_move(state: ClusterState, command: Move, context: Context) -> Decision:
+def decide_move(state: ClusterState, command: Move, context: EntryContext) -> Decision:
     """The node is ``moving``; it has other tokens when it is done."""
     refused = bad_tokens(state, command.tokens, command.seed)
     if refused is not None:
@@ -136,13 +142,16 @@ class Replace(Command):
     ] = ()
 
 
-def decide_replace(state: ClusterState, command: Replace, context: Context) -> Decision:
-    """The new node is ``joining``, the old one ``leaving``."""
+def decide_replace(state: ClusterState, command: Replace, context: EntryContext) -> Decision:
+    """The new node is ``replacing``, the old one ``removing``."""
     node = state.nodes.get(command.node)
     if node is None:
         return Rejected("unknown_node", f"node: {command.node} is not registered")
     if node.state != "none":
-        return Rejected("wrong_node_state", f"node: {node.name} is {node.state}, only a node in state none can replace")
+        return Rejected(
+            "wrong_node_state",
+            f"node: {node.name} is {shown_state(state, node.id)}, only a node in state none can replace",
+        )
     if (lacks := missing_feature(state, node.name, node.features)) is not None:
         return lacks
     old = _normal(state, command.replaced, "replaced")
@@ -172,8 +181,8 @@ class Remove(Command):
     ] = ()
 
 
-def decide_remove(state: ClusterState, command: Remove, context: Context) -> Decision:
-    """The node that was declared down is ``leaving``."""
+def decide_remove(state: ClusterState, command: Remove, context: EntryContext) -> Decision:
+    """The node that was declared down is ``removing``."""
     node = _down(state, command.node)
     if isinstance(node, Rejected):
         return node
@@ -201,7 +210,7 @@ class Assassinate(Command):
     node: Annotated[str, "Id of the node."]
 
 
-def decide_assassinate(state: ClusterState, command: Assassinate, context: Context) -> Decision:
+def decide_assassinate(state: ClusterState, command: Assassinate, context: EntryContext) -> Decision:
     """The node has left with this entry; the operation is recorded as finished and says what may be lost."""
     found = state.nodes.get(command.node)
     if found is not None and found.down:
@@ -211,6 +220,8 @@ def decide_assassinate(state: ClusterState, command: Assassinate, context: Conte
     node = _down(state, command.node)
     if isinstance(node, Rejected):
         return node
+    if (last := last_reader(state, node.id)) is not None:
+        return last
     if len(set(state.token_owners.values())) == 1 and state.placements:
         return Rejected("replication_impossible", f"node: {node.name} is the last one that owns tokens")
     operation = replace(requested(ASSASSINATE, node.id, context), gone=node.tokens, ignored=(node.id,))
@@ -225,10 +236,13 @@ def decide_assassinate(state: ClusterState, command: Assassinate, context: Conte
         marks=(StageMark(FINISHED, context.epoch, context.time),),
         reason=_may_be_lost(plan),
     )
-    return Accepted(at_once(state, operation, context))
+    after = at_once(state, operation, context)
+    if node.id in after.service:
+        after = advance(after, context.epoch, service=after.service.delete(node.id))
+    return Accepted(after)
 
 
-def _finished_without(state: ClusterState, operation: Operation, context: Context) -> Decision:
+def _finished_without(state: ClusterState, operation: Operation, context: EntryContext) -> Decision:
     """The operation by which a dead node leaves is over, without the acknowledgements that it still needs."""
     if not has_reached(operation, POINT_OF_NO_RETURN):
         return Rejected("wrong_node_state", f"node: {operation.id} can still be cancelled, then assassinate the node")
@@ -256,7 +270,7 @@ class Rebuild(Command):
     source_datacenter: Annotated[str, "Where from; empty: from wherever there are replicas."] = ""
 
 
-def decide_rebuild(state: ClusterState, command: Rebuild, context: Context) -> Decision:
+def decide_rebuild(state: ClusterState, command: Rebuild, context: EntryContext) -> Decision:
     """The node keeps its state and its ranges."""
     node = _normal(state, command.node, "node")
     if isinstance(node, Rejected):
@@ -283,7 +297,7 @@ def _normal(state: ClusterState, name: NodeId, field: str) -> Node | Rejected:
     if node is None:
         return Rejected("unknown_node", f"{field}: {name} is not registered")
     if node.state != "normal":
-        return Rejected("wrong_node_state", f"{field}: {node.name} is {node.state}, it must be normal")
+        return Rejected("wrong_node_state", f"{field}: {node.name} is {shown_state(state, node.id)}, it must be normal")
     return node
 
 

@@ -13,8 +13,9 @@ from typing import Annotated, Final
 
 from ringlog.kernel.commands.features import missing_feature
 from ringlog.kernel.commands.rules import NAME_RULE, UUID_RULE, Check, broken_field, reason_rule
+from ringlog.kernel.operations.node_states import shown_state
 from ringlog.kernel.operations.stages import in_flight
-from ringlog.kernel.outcome import Accepted, Context, Decision, Rejected
+from ringlog.kernel.outcome import Accepted, Decision, EntryContext, Rejected
 from ringlog.kernel.state import ClusterState, Node, advance, in_order
 from ringlog.kernel.values import Command, is_name, is_uuid
 
@@ -62,7 +63,7 @@ class RegisterNode(Command):
     capacity: Annotated[int, "Its weight relative to other nodes."]
 
 
-def decide_register_node(state: ClusterState, command: RegisterNode, context: Context) -> Decision:
+def decide_register_node(state: ClusterState, command: RegisterNode, context: EntryContext) -> Decision:
     """A new node in state ``none``. Names and ids stay taken for ever.
 
     An address is taken while its node has not left; of one that was declared down it may be used by its replacement.
@@ -122,7 +123,7 @@ class UpdateNode(Command):
     shards: Annotated[int | None, "Its number of shards; only of a node without tokens."] = None
 
 
-def decide_update_node(state: ClusterState, command: UpdateNode, context: Context) -> Decision:
+def decide_update_node(state: ClusterState, command: UpdateNode, context: EntryContext) -> Decision:
     """A node that has not left. Streams follow from the number of shards, so only one without tokens changes that.
 
     An address is taken as for RegisterNode. Of the features that are enabled a node keeps those that it has.
@@ -145,7 +146,8 @@ def decide_update_node(state: ClusterState, command: UpdateNode, context: Contex
         return Rejected("wrong_node_state", f"node: {node.name} has left")
     if updated.shards != node.shards and node.state != "none":
         return Rejected(
-            "wrong_node_state", f"shards: {node.name} is {node.state}, only a node in state none changes them"
+            "wrong_node_state",
+            f"shards: {node.name} is {shown_state(state, node.id)}, only a node in state none changes them",
         )
     if updated.address != node.address and (taken := _taken(state, updated.address)) is not None:
         return taken
@@ -191,13 +193,16 @@ class UnregisterNode(Command):
     node: Annotated[str, "Id of the node."]
 
 
-def decide_unregister_node(state: ClusterState, command: UnregisterNode, context: Context) -> Decision:
+def decide_unregister_node(state: ClusterState, command: UnregisterNode, context: EntryContext) -> Decision:
     """A node that owns nothing and asks for nothing has left."""
     node = state.nodes.get(command.node)
     if node is None:
         return Rejected("unknown_node", f"node: {command.node} is not registered")
     if node.state != "none":
-        return Rejected("wrong_node_state", f"node: {node.name} is {node.state}, only a node in state none can go so")
+        return Rejected(
+            "wrong_node_state",
+            f"node: {node.name} is {shown_state(state, node.id)}, only a node in state none can go so",
+        )
     return Accepted(advance(state, context.epoch, nodes=state.nodes.set(node.id, replace(node, state="left"))))
 
 
@@ -212,7 +217,7 @@ class DeclareDown(Command):
     reason: Annotated[str, "Why."]
 
 
-def decide_declare_down(state: ClusterState, command: DeclareDown, context: Context) -> Decision:
+def decide_declare_down(state: ClusterState, command: DeclareDown, context: EntryContext) -> Decision:
     """From now on the node counts as dead where it was asked to be ignored, removed or replaced."""
     return _declared(state, command.node, command.reason, context, down=True)
 
@@ -225,7 +230,7 @@ class DeclareUp(Command):
     reason: Annotated[str, "Why."]
 
 
-def decide_declare_up(state: ClusterState, command: DeclareUp, context: Context) -> Decision:
+def decide_declare_up(state: ClusterState, command: DeclareUp, context: EntryContext) -> Decision:
     """The node runs again; refused while an operation goes on without it, or another has its address."""
     node = state.nodes.get(command.node)
     if node is not None:
@@ -238,7 +243,7 @@ def decide_declare_up(state: ClusterState, command: DeclareUp, context: Context)
     return _declared(state, command.node, command.reason, context, down=False)
 
 
-def _declared(state: ClusterState, name: str, reason: str, context: Context, *, down: bool) -> Decision:
+def _declared(state: ClusterState, name: str, reason: str, context: EntryContext, *, down: bool) -> Decision:
     if (broken := broken_field(reason_rule(reason, 0))) is not None:
         return broken
     node = state.nodes.get(name)

@@ -1,4 +1,4 @@
-"""An operation that was asked for is moved on, called off, reported to have failed, tried again.
+"""An operation that was asked for is moved on, cancelled, reported to have failed, tried again.
 
 A failure that is recorded stops the operation where it is, and only an operator's ``RetryOperation`` starts it again:
 no clock and no count of waits does, only what participants report of themselves.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Annotated, Final
 
-from ringlog.kernel.commands.rules import broken_field, reason_rule, to_ignore
+from ringlog.kernel.commands.rules import bad_witnesses, broken_field, reason_rule, to_ignore
 from ringlog.kernel.operations.cancel import cancel
 from ringlog.kernel.operations.failures import counts_from, stopped_by
 from ringlog.kernel.operations.gates import REPORTED_STAGES, gaining_nodes, is_fully_met, outnumbered
@@ -17,7 +17,7 @@ from ringlog.kernel.operations.kinds import kind_of, next_stage
 from ringlog.kernel.operations.progress import enter, may_leave
 from ringlog.kernel.operations.reports import broken_report
 from ringlog.kernel.operations.stages import POINT_OF_NO_RETURN, has_reached, is_ended
-from ringlog.kernel.outcome import Accepted, Context, Decision, Rejected
+from ringlog.kernel.outcome import Accepted, Decision, EntryContext, Rejected
 from ringlog.kernel.settings import setting
 from ringlog.kernel.state import ClusterState, Failure, Operation, Retry, advance
 from ringlog.kernel.tablets.track import tables_on
@@ -50,9 +50,9 @@ class AdvanceOperation(Command):
     reports: Annotated[tuple[StreamReport, ...], "Reports of the gaining nodes, where the stage needs them."] = ()
 
 
-def decide_advance_operation(state: ClusterState, command: AdvanceOperation, context: Context) -> Decision:
+def decide_advance_operation(state: ClusterState, command: AdvanceOperation, context: EntryContext) -> Decision:
     """The operation enters its next stage, if all that the present one demands is witnessed."""
-    refused = _bad_witnesses(state, command)
+    refused = bad_witnesses(state, command.witnesses)
     if refused is not None:
         return refused
     operation = state.operations.get(command.operation)
@@ -72,17 +72,6 @@ def decide_advance_operation(state: ClusterState, command: AdvanceOperation, con
     if not is_fully_met(state, operation, command.witnesses):
         operation = replace(operation, relaxed=(*operation.relaxed, operation.stage))
     return Accepted(enter(state, operation, command.to, context))
-
-
-def _bad_witnesses(state: ClusterState, command: AdvanceOperation) -> Rejected | None:
-    """Witnesses are registered nodes and cannot know the future; a repeated one counts once (see the gate)."""
-    for witness in command.witnesses:
-        if witness.node not in state.nodes:
-            return Rejected("unknown_node", f"witnesses: {witness.node} is not registered")
-        if not (0 <= witness.applied <= state.epoch and 0 <= witness.drained <= state.epoch):
-            name = state.nodes[witness.node].name
-            return Rejected("bad_field", f"witnesses: epochs of {name} must lie between 0 and {state.epoch}")
-    return None
 
 
 def _foreign_report(operation: Operation, reports: tuple[StreamReport, ...]) -> Rejected | None:
@@ -109,7 +98,7 @@ class CancelOperation(Command):
     reason: Annotated[str, "Why."]
 
 
-def decide_cancel_operation(state: ClusterState, command: CancelOperation, context: Context) -> Decision:
+def decide_cancel_operation(state: ClusterState, command: CancelOperation, context: EntryContext) -> Decision:
     """The placements become as if the operation had never been admitted; its nodes are what they were."""
     operation = _going_on(state, command.operation, command.reason)
     if isinstance(operation, Rejected):
@@ -155,7 +144,7 @@ class FailOperation(Command):
     ] = 0
 
 
-def decide_fail_operation(state: ClusterState, command: FailOperation, context: Context) -> Decision:
+def decide_fail_operation(state: ClusterState, command: FailOperation, context: EntryContext) -> Decision:
     """Rolled back like a cancelled one while that is possible; what was tried in vain, and any later failure, is
     recorded for all to see, and the operation stops.
     """
@@ -203,11 +192,11 @@ class RetryOperation(Command):
     ] = ()
     admits_loss: Annotated[
         bool,
-        "Also if they are so many that reads and writes which others planned before may miss rows.",
+        "Also if, by their number, reads and writes which others planned before may miss rows.",
     ] = False
 
 
-def decide_retry_operation(state: ClusterState, command: RetryOperation, context: Context) -> Decision:
+def decide_retry_operation(state: ClusterState, command: RetryOperation, context: EntryContext) -> Decision:
     """The operation goes on from where it is, from now on without those who are to be ignored."""
     operation = _going_on(state, command.operation, command.reason)
     if isinstance(operation, Rejected):
@@ -216,7 +205,7 @@ def decide_retry_operation(state: ClusterState, command: RetryOperation, context
     if isinstance(ignored, Rejected):
         return ignored
     if ignored and not has_reached(operation, POINT_OF_NO_RETURN):
-        text = f"ignore_nodes: {operation.id} can still be called off; then ask for it again without them"
+        text = f"ignore_nodes: {operation.id} can still be cancelled; then ask for it again without them"
         return Rejected("wrong_stage", text)
     retries = (*operation.retries, Retry(context.epoch, command.reason))[-FAILURES_KEPT_MAX:]
     tried = replace(operation, retries=retries, ignored=tuple(sorted({*operation.ignored, *ignored})))

@@ -21,7 +21,7 @@ from typing import Annotated, Final
 
 from ringlog.kernel.operations.reports import broken_report
 from ringlog.kernel.operations.stages import REQUESTED, in_flight
-from ringlog.kernel.outcome import Accepted, Context, Decision, Rejected
+from ringlog.kernel.outcome import Accepted, Decision, EntryContext, Rejected
 from ringlog.kernel.settings import setting
 from ringlog.kernel.state import ClusterState, advance
 from ringlog.kernel.tablets.map import Resize, TabletMap, with_resize
@@ -49,7 +49,7 @@ class DecideResize(Command):
     sequence: Annotated[int, "The number that follows the last decision's."]
 
 
-def decide_decide_resize(state: ClusterState, command: DecideResize, context: Context) -> Decision:
+def decide_decide_resize(state: ClusterState, command: DecideResize, context: EntryContext) -> Decision:
     """The table has this decision, and no other."""
     tablets = _found(state, command.table)
     if isinstance(tablets, Rejected):
@@ -83,7 +83,7 @@ class FinishResize(Command):
     ] = ()
 
 
-def decide_finish_resize(state: ClusterState, command: FinishResize, context: Context) -> Decision:
+def decide_finish_resize(state: ClusterState, command: FinishResize, context: EntryContext) -> Decision:
     """The table is cut otherwise; the decision is gone."""
     tablets = _found(state, command.table)
     if isinstance(tablets, Rejected):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ringlog.kernel.outcome import Rejected
 from ringlog.kernel.state import ClusterState
-from ringlog.kernel.values import NodeId
+from ringlog.kernel.values import NodeId, Witness
 
 Check = tuple[bool, str, str]
 """Whether it holds, the field, and the rule in words."""
@@ -52,3 +52,14 @@ def to_ignore(
         if name in not_these:
             return Rejected("bad_field", f"ignore_nodes: {node.name} is what the operation is about")
     return tuple(sorted(set(names)))
+
+
+def bad_witnesses(state: ClusterState, witnesses: tuple[Witness, ...]) -> Rejected | None:
+    """Witnesses are registered nodes and cannot know the future; a repeated one counts once."""
+    for witness in witnesses:
+        if witness.node not in state.nodes:
+            return Rejected("unknown_node", f"witnesses: {witness.node} is not registered")
+        if not (0 <= witness.applied <= state.epoch and 0 <= witness.drained <= state.epoch):
+            name = state.nodes[witness.node].name
+            return Rejected("bad_field", f"witnesses: epochs of {name} must lie between 0 and {state.epoch}")
+    return None

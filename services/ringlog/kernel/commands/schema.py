@@ -8,25 +8,42 @@ dropped tables.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from ringlog.kernel.commands.rules import IDENTIFIER_RULE, UUID_RULE, broken_field
+from ringlog.kernel.commands.schema_parts import broken_names, exists, named, no_keyspace, with_schema
 from ringlog.kernel.commands.user_types import with_types
+from ringlog.kernel.generations.describe import with_new_table
 from ringlog.kernel.generations.expiry import past_ttls
-from ringlog.kernel.outcome import Accepted, Context, Decision, Rejected
+from ringlog.kernel.outcome import Decision, EntryContext, Rejected
 from ringlog.kernel.schema.collections import shape_of
 from ringlog.kernel.schema.lives import changed
+from ringlog.kernel.schema.stored import respelled, with_columns
 from ringlog.kernel.schema.types import TYPES, is_type
-from ringlog.kernel.state import ClusterState, Table, advance
+from ringlog.kernel.schema.users import first_of, indexes_of, users_of_table, views_of
+from ringlog.kernel.state import ClusterState, Table
 from ringlog.kernel.tablets.creation import cut_table, rehinted, shared_by
-from ringlog.kernel.values import Before, CdcOptions, Column, Command, TabletOptions, is_identifier, is_uuid
+from ringlog.kernel.values import (
+    Before,
+    CdcOptions,
+    Column,
+    ColumnRename,
+    Command,
+    Epoch,
+    TabletOptions,
+    is_identifier,
+    is_uuid,
+)
 
 CODES: Final = {
     "bad_key": "The key columns are missing, repeated, unknown or of a type that no key may have.",
     "column_exists": "The table has a column of this name already.",
+    "column_in_use": "A view or an index has the column.",
     "table_exists": "A table of this name exists.",
+    "table_in_use": "A view or an index is of the table.",
     "bad_tablets": "The options for tablets contradict each other, or the table cannot have them.",
     "table_id_reused": "The table id belongs or belonged to a table; ids are never reused.",
+    "unknown_column": "The table has no such column.",
     "unknown_table": "No such table.",
 }
 
@@ -64,27 +81,26 @@ class CreateTable(Command):
     ] = None
 
 
-def decide_create_table(state: ClusterState, command: CreateTable, context: Context) -> Decision:
+def decide_create_table(state: ClusterState, command: CreateTable, context: EntryContext) -> Decision:
     """A new table under an id that no table ever had."""
-    broken = broken_field(
-        (is_identifier(command.keyspace), "keyspace", IDENTIFIER_RULE),
-        (is_identifier(command.name), "name", IDENTIFIER_RULE),
+    broken = broken_names(command.keyspace, command.name) or broken_field(
         (is_uuid(command.id), "id", UUID_RULE),
         *_cdc_checks(command.cdc),
     )
-    if broken is not None:
+    if (broken := broken or no_keyspace(state, command.keyspace)) is not None:
         return broken
-    if command.keyspace not in state.keyspaces:
-        return Rejected("unknown_keyspace", f"keyspace: there is no keyspace {command.keyspace}")
     full_name = f"{command.keyspace}.{command.name}"
     if full_name in state.tables:
-        return Rejected("table_exists", f"name: the table {full_name} exists")
+        return exists(state, "table_exists", f"table {full_name}", state.tables[full_name].version)
+    if full_name in state.views:
+        return Rejected("view_exists", f"name: {full_name} is a view")
     if command.id in state.table_ids:
         return Rejected("table_id_reused", f"id: {command.id} is or was that of {state.table_ids[command.id]}")
     if (wrong := _too_many(command.columns)) is not None:
         return wrong
     columns, declared = with_types(state, command.keyspace, command.columns)
-    wrong = _wrong_columns(columns, (), command.types) or _wrong_key(replace(command, columns=columns))
+    wrong = _wrong_columns(columns, (), command.types)
+    wrong = wrong or wrong_key(columns, command.partition_key, command.clustering_key)
     if (wrong := wrong or _wrong_static(columns, command.partition_key, command.clustering_key)) is not None:
         return wrong
     table = Table(
@@ -105,12 +121,16 @@ def decide_create_table(state: ClusterState, command: CreateTable, context: Cont
     table, tablets = cut
     tables = state.tables.set(full_name, table)
     ids = state.table_ids.set(table.id, full_name)
-    return _accept(state, context, None, table, tables=tables, table_ids=ids, tablets=tablets)
+    generations = with_new_table(state, table, tablets)
+    return _accept(state, context, None, table, tables=tables, table_ids=ids, tablets=tablets, generations=generations)
 
 
 @dataclass(frozen=True, slots=True)
 class AlterTable(Command):
-    """Add columns and, where given, replace the CDC options."""
+    """Drop, rename and add columns, in this order and, where given, replace the CDC options.
+
+    A dropped column never comes back: one of its name that is added later is another one.
+    """
 
     VERSION = 2
 
@@ -125,44 +145,94 @@ class AlterTable(Command):
         Before(1),
     ] = 2
     tablets: Annotated[TabletOptions | None, "Other hints for its tablets; null: they stay.", Before(None)] = None
+    drop_columns: Annotated[tuple[str, ...], "Columns to drop, outside the key.", Before(())] = ()
+    rename_columns: Annotated[
+        tuple[ColumnRename, ...], "Columns to rename, one after the other; views and indexes follow.", Before(())
+    ] = ()
 
 
-def decide_alter_table(state: ClusterState, command: AlterTable, context: Context) -> Decision:
-    """More columns after those there are; CDC options as a whole."""
-    table = _find_table(state, command.keyspace, command.name)
+def decide_alter_table(state: ClusterState, command: AlterTable, context: EntryContext) -> Decision:
+    """Less columns, other names, more columns after those that stay; CDC options as a whole."""
+    table = find_table(state, command.keyspace, command.name)
     if isinstance(table, Rejected):
         return table
+    spelled = _respelled(state, table, command, context.epoch)
+    if isinstance(spelled, Rejected):
+        return spelled
     something = command.add_columns != () or command.cdc is not None or command.tablets is not None
     broken = broken_field(
-        (something, "add_columns", "must name a column unless cdc or tablets are given"),
+        (something or spelled is not table, "add_columns", "must name a column unless cdc or tablets are given"),
         *(_cdc_checks(command.cdc) if command.cdc is not None else ()),
     )
-    if (wrong := _too_many(table.columns + command.add_columns)) is not None:
+    if (wrong := _too_many(spelled.columns + command.add_columns)) is not None:
         return wrong
     added, declared = with_types(state, command.keyspace, command.add_columns)
-    wrong = broken or _wrong_columns(added, table.columns, command.types)
-    if (wrong := wrong or _wrong_static(added, (), table.clustering_key)) is not None:
+    wrong = broken or _wrong_columns(added, spelled.columns, command.types)
+    if (wrong := wrong or _wrong_static(added, (), spelled.clustering_key)) is not None:
         return wrong
-    altered = Table(
-        id=table.id,
-        keyspace=table.keyspace,
-        name=table.name,
-        columns=table.columns + added,
-        partition_key=table.partition_key,
-        clustering_key=table.clustering_key,
+    altered = replace(
+        with_columns(spelled, added, context.epoch),
         cdc=command.cdc if command.cdc is not None else table.cdc,
         version=context.state_id,
         changed=context.epoch,
-        declared=table.declared + declared,
-        tablets=table.tablets,
+        committed_by_log=True,
+        declared=spelled.declared + declared,
     )
     hinted = altered if command.tablets is None else rehinted(state, altered, command.tablets)
     if isinstance(hinted, Rejected):
         return hinted
-    altered = hinted
-    past = past_ttls(state.past_ttls, table, altered, context.epoch)
-    tables = state.tables.set(table.full_name, altered)
-    return _accept(state, context, table, altered, tables=tables, past_ttls=past)
+    past = past_ttls(state.past_ttls, table, hinted, context.epoch)
+    tables = state.tables.set(table.full_name, hinted)
+    users = _users_respelled(state, table, command, context)
+    return _accept(state, context, table, hinted, tables=tables, past_ttls=past, **users)
+
+
+def _respelled(state: ClusterState, table: Table, command: AlterTable, epoch: Epoch) -> Table | Rejected:
+    """The table without the columns to drop, the others under their new names; or why that cannot be."""
+    drops, renames = command.drop_columns, command.rename_columns
+    if max(len(drops), len(renames)) > COLUMNS_MAX:
+        return Rejected("bad_field", f"drop_columns, rename_columns: must be at most {COLUMNS_MAX}")
+    names, gone = {column.name for column in table.columns}, (*drops, *(one.from_ for one in renames))
+    if len(set(gone)) < len(gone):
+        return Rejected("bad_field", "drop_columns, rename_columns: must name each column once")
+    for name in gone:
+        if name not in names:
+            return Rejected("unknown_column", f"drop_columns, rename_columns: {table.full_name} has no column {name}")
+    for name in drops:
+        if name in table.partition_key + table.clustering_key:
+            return Rejected("bad_key", f"drop_columns: {name} is a column of the key")
+        if users := users_of_table(state, table, name):
+            return Rejected("column_in_use", f"drop_columns: {name} is used by {first_of(users)}")
+    names.difference_update(drops)
+    for one in renames:
+        if not is_identifier(one.to):
+            return Rejected("bad_field", f"rename_columns.to: {IDENTIFIER_RULE}")
+        if one.to in names:
+            return Rejected("column_exists", f"rename_columns: {one.to} is there already")
+        names.discard(one.from_)
+        names.add(one.to)
+    return respelled(table, drops, {one.from_: one.to for one in renames}, epoch) if gone else table
+
+
+def _users_respelled(
+    state: ClusterState, table: Table, command: AlterTable, context: EntryContext
+) -> dict[str, object]:
+    """Views and indexes of renamed columns, which have their new names."""
+    to = {one.from_: one.to for one in command.rename_columns}
+    views, indexes, mark = state.views, state.indexes, {"version": context.state_id, "changed": context.epoch}
+    for view in views_of(state, table) if to else ():
+        if not to.keys().isdisjoint(view.columns):
+            places = {
+                field: tuple(to.get(name, name) for name in getattr(view, field))
+                for field in ("columns", "partition_key", "clustering_key")
+            }
+            changed: Any = {**places, **mark}
+            views = views.set(f"{view.keyspace}.{view.name}", replace(view, **changed))
+    for index in indexes_of(state, table) if to else ():
+        if index.column in to:
+            changed = {"column": to[index.column], **mark}
+            indexes = indexes.set(f"{index.keyspace}.{index.name}", replace(index, **changed))
+    return {"views": views, "indexes": indexes}
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,13 +243,15 @@ class DropTable(Command):
     name: Annotated[str, "Name of the table."]
 
 
-def decide_drop_table(state: ClusterState, command: DropTable, context: Context) -> Decision:
-    """The table goes, its id stays taken."""
-    table = _find_table(state, command.keyspace, command.name)
+def decide_drop_table(state: ClusterState, command: DropTable, context: EntryContext) -> Decision:
+    """The table goes if it has no view and no index; its id stays taken."""
+    table = find_table(state, command.keyspace, command.name)
     if isinstance(table, Rejected):
         return table
     if (shared := shared_by(state, table)) is not None:
         return shared
+    if users := users_of_table(state, table):
+        return Rejected("table_in_use", f"name: {table.full_name} is used by {first_of(users)}")
     past = past_ttls(state.past_ttls, table, None, context.epoch)
     name = table.full_name
     tablets = state.tablets.delete(name) if name in state.tablets else state.tablets
@@ -188,24 +260,18 @@ def decide_drop_table(state: ClusterState, command: DropTable, context: Context)
 
 
 def _accept(
-    state: ClusterState, context: Context, before: Table | None, after: Table | None, **parts: object
+    state: ClusterState, context: EntryContext, before: Table | None, after: Table | None, **parts: object
 ) -> Decision:
     """``before`` becomes ``after``: writes that were appended before it counts are still judged by the one before."""
     lives = changed(state, before, after)
     if isinstance(lives, Rejected):
         return lives
-    return Accepted(advance(state, context.epoch, schema_version=context.state_id, table_lives=lives, **parts))
+    return with_schema(state, context, table_lives=lives, **parts)
 
 
-def _find_table(state: ClusterState, keyspace: str, name: str) -> Table | Rejected:
-    broken = broken_field(
-        (is_identifier(keyspace), "keyspace", IDENTIFIER_RULE),
-        (is_identifier(name), "name", IDENTIFIER_RULE),
-    )
-    if broken is not None:
-        return broken
-    table = state.tables.get(f"{keyspace}.{name}")
-    return table if table is not None else Rejected("unknown_table", f"name: there is no table {keyspace}.{name}")
+def find_table(state: ClusterState, keyspace: str, name: str) -> Table | Rejected:
+    """The table of that name, or the refusal of a command that names it."""
+    return named(state.tables, "unknown_table", "table", keyspace, name)
 
 
 def _cdc_checks(cdc: CdcOptions) -> tuple[tuple[bool, str, str], ...]:
@@ -249,16 +315,18 @@ def _wrong_static(
     return None
 
 
-def _wrong_key(command: CreateTable) -> Rejected | None:
-    """What is wrong with the primary key. Its order is that of the key fields, not that of the columns."""
-    if not command.partition_key:
+def wrong_key(
+    columns: tuple[Column, ...], partition_key: tuple[str, ...], clustering_key: tuple[str, ...]
+) -> Rejected | None:
+    """What is wrong with a primary key. Its order is that of the key fields, not that of the columns."""
+    if not partition_key:
         return Rejected("bad_key", "partition_key: must name at least one column")
-    key = command.partition_key + command.clustering_key
+    key = partition_key + clustering_key
     if len(key) > KEY_COLUMNS_MAX:
         return Rejected("bad_key", f"partition_key, clustering_key: must be at most {KEY_COLUMNS_MAX} columns")
     if len(set(key)) < len(key):
         return Rejected("bad_key", "partition_key, clustering_key: must name each column once")
-    types = {column.name: column.type for column in command.columns}
+    types = {column.name: column.type for column in columns}
     if missing := [name for name in key if name not in types]:
         return Rejected("bad_key", f"partition_key, clustering_key: {missing[0]} is not a column")
     for name in key:

@@ -26,9 +26,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Annotated, Final, TypeVar
 
+from ringlog.kernel.commands.rules import bad_witnesses
 from ringlog.kernel.operations.gates import explain
 from ringlog.kernel.operations.reports import broken_report
-from ringlog.kernel.outcome import Accepted, Context, Decision, Rejected
+from ringlog.kernel.outcome import Accepted, Decision, EntryContext, Rejected
 from ringlog.kernel.state import ClusterState, advance
 from ringlog.kernel.tablets.admission import Streams, refused_migration
 from ringlog.kernel.tablets.gates import awaited, is_open, reporters
@@ -55,6 +56,7 @@ CODES: Final = {
     "not_a_replica": "The shard has no replica of the tablet.",
     "not_in_transition": "The tablet is in no transition.",
     "other_datacenter": "A replica of a tablet stays in its datacenter.",
+    "plan_outdated": "Another instance of the balancer acts by now.",
     "rack_full": "The rack would have more of the tablet's replicas than the one it comes from.",
     "rack_pinned": "The replication names the rack of each replica.",
     "replicas_as_wanted": "The tablet would have more or fewer replicas than its replication asks for.",
@@ -68,6 +70,9 @@ TABLETS_MAX: Final = 4_096
 """The most tablets that one entry moves."""
 
 REASON_LENGTH_MAX: Final = 500
+
+BALANCER: Final = "balancer"
+"""The role whose plans are those of a term."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +122,7 @@ N = TypeVar("N", TabletMigration, TabletAdvance, TabletRevert)
 Rule = Callable[[ClusterState, TabletMap, Tablet, N], Step | Rejected]
 
 
-def _each(state: ClusterState, field: str, wanted: tuple[N, ...], context: Context, rule: Rule[N]) -> Decision:
+def _each(state: ClusterState, field: str, wanted: tuple[N, ...], context: EntryContext, rule: Rule[N]) -> Decision:
     """The state after ``rule`` gave the step of each of these tablets, or its first refusal."""
     if not 1 <= len(wanted) <= TABLETS_MAX:
         return Rejected("bad_field", f"{field}: must be between 1 and {TABLETS_MAX:,} tablets, not {len(wanted):,}")
@@ -159,22 +164,52 @@ class MigrateTablets(Command):
     """Begin transitions of tablets."""
 
     migrations: Annotated[tuple[TabletMigration, ...], "Each tablet once."]
+    term: Annotated[int, "The term of the balancer's instance that planned it; 0: an operator asks.", Before(0)] = 0
 
 
-def decide_migrate_tablets(state: ClusterState, command: MigrateTablets, context: Context) -> Decision:
+def decide_migrate_tablets(state: ClusterState, command: MigrateTablets, context: EntryContext) -> Decision:
     """Each tablet is in the first stage of its kind; nothing else has changed yet."""
+    acting = state.terms.get(BALANCER)
+    if command.term and (acting is None or acting.term != command.term):
+        who = "nobody acts" if acting is None else f"{acting.instance} acts in term {acting.term}"
+        return Rejected("plan_outdated", f"term: it was planned in term {command.term}, {who}")
     if (busy := may_begin(state)) is not None:
         return busy
-    running = Streams(state)
+    return _each(state, "migrations", command.migrations, context, _beginning(Streams(state), context.epoch))
+
+
+def _beginning(running: Streams, epoch: Epoch) -> Rule[TabletMigration]:
+    """The rule of one migration, beside what is ``running``."""
 
     def rule(state: ClusterState, tablets: TabletMap, tablet: Tablet, one: TabletMigration) -> Step | Rejected:
         wanted = _wanted(tablet, one)
         if isinstance(wanted, Rejected):
             return wanted
-        step = begun(one.kind, tablet, wanted, context.epoch)
+        step = begun(one.kind, tablet, wanted, epoch)
         return refused_migration(state, tablets, tablet, step, running) or step
 
-    return _each(state, "migrations", command.migrations, context, rule)
+    return rule
+
+
+def admissible(
+    state: ClusterState, migrations: Iterable[TabletMigration]
+) -> tuple[tuple[TabletMigration, ...], tuple[tuple[TabletMigration, Rejected], ...]]:
+    """Of migrations, each of another tablet, those that may begin together now, at most ``TABLETS_MAX``; and what
+    speaks against others.
+    """
+    busy, rule = may_begin(state), _beginning(Streams(state), state.epoch + 1)
+    good: list[TabletMigration] = []
+    refused: list[tuple[TabletMigration, Rejected]] = []
+    for one in migrations:
+        if len(good) == TABLETS_MAX:
+            break
+        found = busy or _found(state, "migrations", one)
+        step = found if isinstance(found, Rejected) else rule(state, *found, one)
+        if isinstance(step, Rejected):
+            refused.append((one, step))
+        else:
+            good.append(one)
+    return tuple(good), tuple(refused)
 
 
 def _wanted(tablet: Tablet, one: TabletMigration) -> tuple[TabletReplica, ...] | Rejected:
@@ -209,7 +244,7 @@ class AdvanceTablets(Command):
     witnesses: Annotated[tuple[Witness, ...], "Acknowledgements that count for each of them.", Before(())] = ()
 
 
-def decide_advance_tablets(state: ClusterState, command: AdvanceTablets, context: Context) -> Decision:
+def decide_advance_tablets(state: ClusterState, command: AdvanceTablets, context: EntryContext) -> Decision:
     """Each tablet enters the stage that follows, if all that the present one demands is witnessed."""
     common = _acknowledged(state, command.witnesses)
     if isinstance(common, Rejected):
@@ -234,15 +269,12 @@ def decide_advance_tablets(state: ClusterState, command: AdvanceTablets, context
     return _each(state, "tablets", command.tablets, context, rule)
 
 
-def _acknowledged(state: ClusterState, witnesses: Iterable[Witness]) -> dict[NodeId, Epoch] | Rejected:
+def _acknowledged(state: ClusterState, witnesses: tuple[Witness, ...]) -> dict[NodeId, Epoch] | Rejected:
     """The epoch that each witness has applied and drained."""
+    if (refused := bad_witnesses(state, witnesses)) is not None:
+        return refused
     found: dict[NodeId, Epoch] = {}
     for witness in witnesses:
-        if witness.node not in state.nodes:
-            return Rejected("unknown_node", f"witnesses: {witness.node} is not registered")
-        if not (0 <= witness.applied <= state.epoch and 0 <= witness.drained <= state.epoch):
-            name = state.nodes[witness.node].name
-            return Rejected("bad_field", f"witnesses: epochs of {name} must lie between 0 and {state.epoch}")
         found[witness.node] = max(found.get(witness.node, 0), min(witness.applied, witness.drained))
     return found
 
@@ -283,7 +315,7 @@ class RevertTablets(Command):
     tablets: Annotated[tuple[TabletRevert, ...], "Each tablet once."]
 
 
-def decide_revert_tablets(state: ClusterState, command: RevertTablets, context: Context) -> Decision:
+def decide_revert_tablets(state: ClusterState, command: RevertTablets, context: EntryContext) -> Decision:
     """Each tablet is on its way back; a repair ends, and counts as failed."""
 
     def rule(state: ClusterState, tablets: TabletMap, tablet: Tablet, one: TabletRevert) -> Step | Rejected:  # noqa: ARG001

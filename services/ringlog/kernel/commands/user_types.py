@@ -16,18 +16,21 @@ from typing import Annotated, Final
 from immutables import Map
 
 from ringlog.kernel.commands.rules import IDENTIFIER_RULE, broken_field
-from ringlog.kernel.outcome import Accepted, Context, Decision, Rejected
+from ringlog.kernel.commands.schema_parts import broken_names, exists, named, no_keyspace, with_schema
+from ringlog.kernel.outcome import Decision, EntryContext, Rejected
 from ringlog.kernel.schema.collections import LENGTH_MAX
 from ringlog.kernel.schema.lives import changed as lives_after
 from ringlog.kernel.schema.types import is_type
 from ringlog.kernel.schema.user_types import BUILT_IN, Fields, is_part, resolved, spelled, used_in
-from ringlog.kernel.state import ClusterState, Table, UserType, advance, in_order
+from ringlog.kernel.schema.users import functions_with, types_of, views_of
+from ringlog.kernel.state import ClusterState, Table, UserType, in_order
 from ringlog.kernel.values import Column, Command, TypeField, is_identifier
 
 CODES: Final = {
     "field_exists": "The user type has a field of this name already.",
     "type_exists": "A user type of this name exists.",
-    "type_in_use": "A column or another type is of the user type; or a column of a key is, where it would change.",
+    "type_in_use": "A column, another type or a function is of the user type; or a column of a key is, where it would "
+    "change.",
     "unknown_type": "No such column type, or one that this release does not support.",
 }
 
@@ -63,21 +66,19 @@ class CreateType(Command):
     fields: Annotated[tuple[TypeField, ...], "Its fields, in order."]
 
 
-def decide_create_type(state: ClusterState, command: CreateType, context: Context) -> Decision:
+def decide_create_type(state: ClusterState, command: CreateType, context: EntryContext) -> Decision:
     """A new type of known types."""
-    broken = _broken_names(command.keyspace, command.name)
+    broken = _broken_names(command.keyspace, command.name) or no_keyspace(state, command.keyspace)
     if broken is not None:
         return broken
-    if command.keyspace not in state.keyspaces:
-        return Rejected("unknown_keyspace", f"keyspace: there is no keyspace {command.keyspace}")
     full_name = f"{command.keyspace}.{command.name}"
     if full_name in state.types:
-        return Rejected("type_exists", f"name: the type {full_name} exists")
+        return exists(state, "type_exists", f"type {full_name}", state.types[full_name].version)
     known = known_types(state.types, command.keyspace)
     if (wrong := _wrong_fields(command.fields, (), known)) is not None:
         return wrong
     made = UserType(command.keyspace, command.name, command.fields, context.state_id, context.epoch)
-    return _accept(state, context, types=state.types.set(full_name, made))
+    return with_schema(state, context, types=state.types.set(full_name, made))
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,7 @@ class AlterType(Command):
     fields: Annotated[tuple[TypeField, ...], "The fields that follow those that there are."]
 
 
-def decide_alter_type(state: ClusterState, command: AlterType, context: Context) -> Decision:
+def decide_alter_type(state: ClusterState, command: AlterType, context: EntryContext) -> Decision:
     """More fields; the tables whose columns are of the type change with it."""
     found = _find(state, command.keyspace, command.name)
     if isinstance(found, Rejected):
@@ -110,10 +111,13 @@ def decide_alter_type(state: ClusterState, command: AlterType, context: Context)
     for name, fields in known.items():
         if not is_type(resolved(spelled(fields), known)):
             return Rejected("bad_field", f"fields: the type {name} would be too large")
-    tables, lives = state.tables, state.table_lives
     spelled_out = cache(partial(resolved, known=known))
+    for signature, function in in_order(state.functions):
+        if function.keyspace == command.keyspace and not all(map(is_type, map(spelled_out, types_of(function)))):
+            return Rejected("bad_field", f"fields: a type of {signature} would be too large")
+    tables, lives = state.tables, state.table_lives
     for name, table in in_order(state.tables):
-        changed = _altered(table, spelled_out, context) if table.keyspace == command.keyspace else table
+        changed = _altered(state, table, spelled_out, context) if table.keyspace == command.keyspace else table
         if isinstance(changed, Rejected):
             return changed
         if changed is not table:
@@ -121,7 +125,7 @@ def decide_alter_type(state: ClusterState, command: AlterType, context: Context)
             if isinstance(after, Rejected):
                 return after
             lives = after
-    return _accept(state, context, types=types, tables=tables, table_lives=lives)
+    return with_schema(state, context, types=types, tables=tables, table_lives=lives)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +136,7 @@ class DropType(Command):
     name: Annotated[str, "Name of the type."]
 
 
-def decide_drop_type(state: ClusterState, command: DropType, context: Context) -> Decision:
+def decide_drop_type(state: ClusterState, command: DropType, context: EntryContext) -> Decision:
     """The type goes if nobody uses it."""
     found = _find(state, command.keyspace, command.name)
     if isinstance(found, Rejected):
@@ -147,12 +151,15 @@ def decide_drop_type(state: ClusterState, command: DropType, context: Context) -
         for name, other in in_order(state.types)
         if other.keyspace == command.keyspace and any(command.name in used_in(field.type) for field in other.fields)
     ]
+    users += [f"the function {one.signature}" for one in functions_with(state, command.keyspace, command.name)]
     if users:
         return Rejected("type_in_use", f"name: {command.keyspace}.{command.name} is used by {users[0]}")
-    return _accept(state, context, types=state.types.delete(f"{command.keyspace}.{command.name}"))
+    return with_schema(state, context, types=state.types.delete(f"{command.keyspace}.{command.name}"))
 
 
-def _altered(table: Table, spelled_out: Callable[[str], str], context: Context) -> Table | Rejected:
+def _altered(
+    state: ClusterState, table: Table, spelled_out: Callable[[str], str], context: EntryContext
+) -> Table | Rejected:
     declared = dict(table.declared)
     columns = tuple(
         replace(column, type=spelled_out(declared[column.name])) if column.name in declared else column
@@ -160,9 +167,12 @@ def _altered(table: Table, spelled_out: Callable[[str], str], context: Context) 
     )
     if columns == table.columns:
         return table
+    keys = dict.fromkeys(table.partition_key + table.clustering_key, table.full_name)
+    for view in views_of(state, table):
+        keys |= dict.fromkeys(view.partition_key + view.clustering_key, f"the view {view.keyspace}.{view.name}")
     for old, new in zip(table.columns, columns, strict=True):
-        if old != new and old.name in table.partition_key + table.clustering_key:
-            return Rejected("type_in_use", f"name: {old.name} of {table.full_name} is a column of the key")
+        if old != new and old.name in keys:
+            return Rejected("type_in_use", f"name: {old.name} is a column of the key of {keys[old.name]}")
         if not is_type(new.type):
             return Rejected("bad_field", f"fields: the type of {old.name} of {table.full_name} would be too large")
     return replace(table, columns=columns, version=context.state_id, changed=context.epoch)
@@ -200,20 +210,11 @@ def _too_many(added: tuple[TypeField, ...]) -> Rejected | None:
 
 
 def _broken_names(keyspace: str, name: str) -> Rejected | None:
-    return broken_field(
-        (is_identifier(keyspace), "keyspace", IDENTIFIER_RULE),
-        (is_identifier(name), "name", IDENTIFIER_RULE),
-        (name not in BUILT_IN, "name", "must not be that of a built-in type"),
-    )
+    built_in = (name not in BUILT_IN, "name", "must not be that of a built-in type")
+    return broken_names(keyspace, name) or broken_field(built_in)
 
 
 def _find(state: ClusterState, keyspace: str, name: str) -> UserType | Rejected:
-    broken = _broken_names(keyspace, name)
-    if broken is not None:
+    if (broken := _broken_names(keyspace, name)) is not None:
         return broken
-    found = state.types.get(f"{keyspace}.{name}")
-    return found if found is not None else Rejected("unknown_type", f"name: there is no type {keyspace}.{name}")
-
-
-def _accept(state: ClusterState, context: Context, **parts: object) -> Accepted:
-    return Accepted(advance(state, context.epoch, schema_version=context.state_id, **parts))
+    return named(state.types, "unknown_type", "type", keyspace, name)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Final
 
 from ringlog.kernel.commands.rules import broken_field
-from ringlog.kernel.outcome import Accepted, Context, Decision, Rejected
+from ringlog.kernel.outcome import Accepted, Decision, EntryContext, Rejected
 from ringlog.kernel.schema.lives import remembered
 from ringlog.kernel.state import ClusterState, advance, in_order
 from ringlog.kernel.values import MICROS_MAX, Command
@@ -34,7 +34,7 @@ class SettleVerdicts(Command):
     ] = 0
 
 
-def decide_settle_verdicts(state: ClusterState, command: SettleVerdicts, context: Context) -> Decision:
+def decide_settle_verdicts(state: ClusterState, command: SettleVerdicts, context: EntryContext) -> Decision:
     """The settled time rises; it is above all horizons from the first time on."""
     broken = broken_field(
         (1 <= command.until <= MICROS_MAX, "until", f"must be between 1 and {MICROS_MAX}"),

@@ -15,7 +15,7 @@ otherwise                               accepted
 So a write of the last few seconds may still belong to the generation before; an older one only to the current one.
 The leeway is a setting that may change, and ScyllaDB's rule does not say which one counts. Here a generation keeps the
 leeway of its commit for writes that lie behind its start (``reaches``): how long the one before it takes writes is then
-known when it ends, and whoever closed it was right for good. Ahead of now the setting in force counts.
+known when it ends, and its close stays right for good. Ahead of now the setting in force counts.
 
 Since *now* is data, a replay decides the same. ``accept`` is the definition, ``accept_many`` the fast one.
 """
@@ -46,14 +46,14 @@ def append_time_us(milliseconds: int) -> Micros:
 
 
 @dataclass(frozen=True, slots=True)
-class Accepted:
+class AcceptedWrite:
     """The write is accepted, into the generation of this index."""
 
     generation: int
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedWrite:
     """The write is refused for a reason of ``VERDICTS``."""
 
     code: str
@@ -65,21 +65,21 @@ def accept(
     timestamps: Sequence[Micros],
     leeway: Micros,
     reaches: Sequence[Micros] | None = None,
-) -> Accepted | Refused:
+) -> AcceptedWrite | RefusedWrite:
     """The verdict on a write; ``timestamps``: those of the committed generations, ascending. All in microseconds.
 
     ``reaches``: the leeway behind each of these starts; None: ``leeway`` behind them all.
     """
     if timestamp > now + leeway:
-        return Refused(TIMESTAMP_IN_FUTURE)
+        return RefusedWrite(TIMESTAMP_IN_FUTURE)
     generation = index_at(timestamps, timestamp)
     if generation < 0:
-        return Refused(NO_GENERATION)
+        return RefusedWrite(NO_GENERATION)
     if generation < index_at(timestamps, now):
         reach = leeway if reaches is None else reaches[generation + 1]
         if timestamp <= now - reach:
-            return Refused(TIMESTAMP_TOO_OLD)
-    return Accepted(generation)
+            return RefusedWrite(TIMESTAMP_TOO_OLD)
+    return AcceptedWrite(generation)
 
 
 def accept_many(

@@ -34,12 +34,12 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from ringlog.kernel.generations import statements
-from ringlog.kernel.generations.acceptance import Refused, accept
+from ringlog.kernel.generations.acceptance import RefusedWrite, accept
 from ringlog.kernel.generations.verdicts import (
     FORGOTTEN,
-    History,
-    Named,
-    Version,
+    CountedVersion,
+    NamedVersion,
+    SchemaHistory,
     history_of,
     is_settled,
     leeway_for,
@@ -53,7 +53,7 @@ from ringlog.kernel.state import ClusterState, in_order
 from ringlog.kernel.values import Micros
 
 
-class Write(statements.Write, Named, Protocol):
+class JudgedWrite(statements.WriteLike, NamedVersion, Protocol):
     """What the rules look at; ids are canonical UUIDs, ``timestamp`` is in microseconds."""
 
     @property
@@ -69,7 +69,7 @@ class Write(statements.Write, Named, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class AdmissionRules:
     """What the rules depend on beside the write: made once an epoch.
 
     ``tables``: as they are now. ``starts``: timestamps of the generations; ``reaches``: the leeway behind each.
@@ -81,26 +81,27 @@ class Rules:
     starts: tuple[Micros, ...] = ()
     leeway: Micros = 0
     reaches: tuple[Micros, ...] = ()
-    history: History | None = None
+    history: SchemaHistory | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class WriteVerdict:
     """``code``: of the rule that refuses a write, or empty: ``version`` reads it then."""
 
     code: str
-    version: Version | None = None
+    version: CountedVersion | None = None
 
 
-def rules_of(state: ClusterState, before: tuple[ClusterState, Rules] | None = None) -> Rules:
+def rules_of(state: ClusterState, before: tuple[ClusterState, AdmissionRules] | None = None) -> AdmissionRules:
     """The rules as they are at the epoch of ``state``. ``before``: those of another state; what they say of tables that
     are the same objects is not worked out again, and nothing but the history where only what is settled differs.
     """
-    other, known = before or (state, Rules())
+    other, known = before or (state, AdmissionRules())
     others = ("cluster_id", "tables", "table_lives", "generations", "settings")
-    if known.history is not None and all(getattr(state, part) is getattr(other, part) for part in others):
+    is_same = state.settled.lowered == other.settled.lowered
+    if known.history is not None and is_same and all(getattr(state, part) is getattr(other, part) for part in others):
         return replace(known, history=resettled(known.history, state))
-    return Rules(
+    return AdmissionRules(
         cluster_id=state.cluster_id,
         tables={
             name: known.tables[name]
@@ -115,8 +116,8 @@ def rules_of(state: ClusterState, before: tuple[ClusterState, Rules] | None = No
     )
 
 
-def verdict(rules: Rules, write: Write, now: Micros) -> Verdict | None:
-    """The verdict on a write appended at ``now`` (microseconds), the same whoever asks and whenever; None: it is too
+def verdict(rules: AdmissionRules, write: JudgedWrite, now: Micros) -> WriteVerdict | None:
+    """The verdict on a write appended at ``now`` (microseconds), the same for all at any time; None: it is too
     early to tell, until ``rules`` are of a state with a later settled time.
     """
     history = rules.history
@@ -125,16 +126,16 @@ def verdict(rules: Rules, write: Write, now: Micros) -> Verdict | None:
         return None
     code = refusal(rules, write, now)
     found = None if code else version_at(history, write, now)
-    return Verdict(code, found if isinstance(found, Version) else None)
+    return WriteVerdict(code, found if isinstance(found, CountedVersion) else None)
 
 
-def used(rules: Rules, write: Write, now: Micros) -> Micros:
+def used(rules: AdmissionRules, write: JudgedWrite, now: Micros) -> Micros:
     """The time above which the settled time must be for a verdict on a write appended at ``now``."""
     leeway = rules.leeway if rules.history is None else leeway_for(rules.history, rules.leeway, now)
     return used_by(_timestamps(write), now, leeway)
 
 
-def refusal(rules: Rules, write: Write, now: Micros) -> str:
+def refusal(rules: AdmissionRules, write: JudgedWrite, now: Micros) -> str:
     """Code of the rule that refuses a write appended at ``now`` (microseconds); empty if none does.
 
     It is the verdict where ``now`` and the write's timestamps are settled.
@@ -164,7 +165,7 @@ def refusal(rules: Rules, write: Write, now: Micros) -> str:
     return _outside(rules, _timestamps(write), now) if shape.cdc else ""
 
 
-def shape_for(rules: Rules, write: Write, now: Micros) -> statements.TableShape | str:
+def shape_for(rules: AdmissionRules, write: JudgedWrite, now: Micros) -> statements.TableShape | str:
     """The shape of the table by which a write is read that was appended at ``now``, or why there is none."""
     if rules.history is None:
         return rules.tables.get(f"{write.keyspace}.{write.table}", "unknown_table")
@@ -174,27 +175,27 @@ def shape_for(rules: Rules, write: Write, now: Micros) -> statements.TableShape 
     return found if isinstance(found, str) else found.shape
 
 
-def _timestamps(write: Write) -> list[Micros]:
+def _timestamps(write: JudgedWrite) -> list[Micros]:
     every = statements.statements_of(write)
     return [write.timestamp if one.timestamp is None else one.timestamp for one in every]
 
 
-def _outside(rules: Rules, timestamps: list[Micros], now: Micros) -> str:
+def _outside(rules: AdmissionRules, timestamps: list[Micros], now: Micros) -> str:
     """The first verdict of the acceptance window that refuses one of the timestamps."""
     leeway = rules.leeway if rules.history is None else leeway_for(rules.history, rules.leeway, now)
     for timestamp in timestamps:
         found = accept(timestamp, now, rules.starts, leeway, rules.reaches)
-        if isinstance(found, Refused):
+        if isinstance(found, RefusedWrite):
             return found.code
     return ""
 
 
-def _bad_partition_key(shape: statements.TableShape, write: Write) -> bool:
+def _bad_partition_key(shape: statements.TableShape, write: JudgedWrite) -> bool:
     return len(write.partition_key) != shape.partition_key or any(
         part is not None and len(part) > COMPONENT_BYTES_MAX for part in write.partition_key
     )
 
 
-def _bad_clustering_key(shape: statements.TableShape, write: Write) -> bool:
+def _bad_clustering_key(shape: statements.TableShape, write: JudgedWrite) -> bool:
     wanted = 0 if write.operation == "PARTITION_DELETE" else shape.clustering_key
     return len(write.clustering_key) != wanted or None in write.clustering_key

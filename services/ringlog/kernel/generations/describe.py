@@ -7,26 +7,32 @@ the stream's token is the first in the range that the shard owns (the range's en
 share a shard, too.
 
 A description is a pure function of owners, nodes and a seed that came with the command: the 38 random bits of a
-stream are BLAKE2b over (seed, range end, slot, attempt), so that whoever continues an interrupted preparation makes
-the same bytes.
+stream are BLAKE2b over (seed, range end, slot, attempt), so that a process that continues an interrupted preparation
+makes the same bytes.
 
-The ring is one way to come to ranges, and ``generate`` the only place that knows it. A table on tablets will have
-another one (a range and one stream a tablet, index 0); all that follows sees ranges with streams: parts, digest,
-look-up, routing table, expiry.
+Tables in tablets have streams of their own beside those of the ring (``tablet_streams``). They need no author: the
+commit describes each such table that keeps a CDC log as it is cut then, and a table that is made with a log comes to
+all generations that are not closed, for nobody has routed a row of it. So a table is without streams of its own only in
+what was committed before its log was switched on; and a generation is not optimal any more as soon as a table is cut
+otherwise. All that follows, from the switch to the expiry, is that of the generation.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
 from struct import Struct
 
 from ringlog.kernel.generations.stream_id import RANDOM_BITS, StreamId, encode
+from ringlog.kernel.generations.tablet_streams import DescribedTable, described_as, ranges_of
 from ringlog.kernel.operations.rings import target_owners
 from ringlog.kernel.operations.stages import COMMIT_CDC_GENERATION, in_flight
 from ringlog.kernel.ring.ranges import ranges_between
 from ringlog.kernel.ring.shards import first_token_of_shard
-from ringlog.kernel.state import ClusterState, Forgotten, Generation, Node
+from ringlog.kernel.state import ClusterState, Forgotten, Generation, Node, Table, in_order
+from ringlog.kernel.tablets.map import TabletMap
 from ringlog.kernel.values import GenerationId, GenerationRange, NodeId, Token
 
 _HEAD = Struct(">qII")
@@ -73,7 +79,7 @@ def _random(seed: bytes, end: Token, slot: int, attempt: int) -> int:
     return int.from_bytes(hashlib.blake2b(seed + place, digest_size=8).digest(), "big") >> (64 - RANDOM_BITS)
 
 
-def ranges_digest(ranges: Sequence[GenerationRange]) -> str:
+def ranges_digest(ranges: Iterable[GenerationRange]) -> str:
     """Hex SHA-256 of a generation's ranges: of each its end, ignored bits, number of streams, and those by slot."""
     digest = hashlib.sha256()
     for part in ranges:
@@ -83,10 +89,13 @@ def ranges_digest(ranges: Sequence[GenerationRange]) -> str:
 
 
 def size_of(generation: Generation) -> Forgotten:
-    """Numbers of ranges and streams of a generation, and their digest: also when they have left the state."""
+    """Numbers of ranges and streams of a generation, those of tables in tablets included, and their digest: also when
+    they have left the state.
+    """
     if generation.forgotten is not None:
         return generation.forgotten
-    ranges = generation.ranges
+    tablets = [ranges_of(generation.timestamp, described) for described in generation.tables]
+    ranges = tuple(chain(generation.ranges, *tablets))
     return Forgotten(len(ranges), sum(len(described.streams) for described in ranges), ranges_digest(ranges))
 
 
@@ -95,16 +104,67 @@ def current(state: ClusterState) -> Generation | None:
     return state.generations[-1] if state.generations else None
 
 
-def is_optimal(state: ClusterState) -> bool:
-    """True if no new generation is needed: the last one's range ends are the tokens of all owners, present and coming.
+def is_optimal(state: ClusterState, shards: bool = True) -> bool:
+    """True if no new generation is needed: the last one's range ends are the tokens of all owners, present and coming,
+    each range has the ``shards`` of its owner, if that is asked, and tables in tablets are cut as it says.
 
-    Numbers of shards are not compared. A ring without tokens needs none.
+    A ring without tokens needs none. A replacement by a node with other shards moves no token, so no operation waits
+    for streams that fit; until somebody asks, rows go to streams of other shards than their writes.
     """
     owners = target_owners(state)
     last = current(state)
     if last is None:
         return not owners
-    return len(last.ranges) == len(owners) and all(described.end in owners for described in last.ranges)
+    if len(last.ranges) != len(owners) or any(described.end not in owners for described in last.ranges):
+        return False
+    if not fits_tablets(state):
+        return False
+    nodes = ((described, state.nodes[owners[described.end]]) for described in last.ranges if shards)
+    return all((len(of.streams), of.ignore_msb) == (node.shards, node.ignore_msb) for of, node in nodes)
+
+
+def fits_tablets(state: ClusterState) -> bool:
+    """True if each tablet whose table keeps a CDC log has a stream in the last generation; also where there is none."""
+    last = current(state)
+    if last is None:
+        return True
+    known = {described.table: described.ends for described in last.tables}
+    return all(known.get(wanted.table) == wanted.ends for wanted in tables_in_tablets(state))
+
+
+def tables_in_tablets(state: ClusterState) -> tuple[DescribedTable, ...]:
+    """The tables in tablets that keep a CDC log, as they are cut now, by id; the last one's where it has them."""
+    last = current(state)
+    known = {described.table: described for described in (last.tables if last is not None else ())}
+    found = [_described(table, state.tablets) for _, table in in_order(state.tables) if _is_logged(table)]
+    kept = (known[one.table] if known.get(one.table) == one else one for one in found)
+    return tuple(sorted(kept, key=lambda described: described.table))
+
+
+def with_new_table(state: ClusterState, table: Table, tablets: Mapping[str, TabletMap]) -> tuple[Generation, ...]:
+    """The generations once ``table`` is made: it has its streams in all that are not closed, if it is to have any."""
+    if not _is_logged(table):
+        return state.generations
+    one = _described(table, tablets)
+    return tuple(
+        found if found.closed is not None else replace(found, tables=_with(found.tables, one))
+        for found in state.generations
+    )
+
+
+def _with(tables: Sequence[DescribedTable], one: DescribedTable) -> tuple[DescribedTable, ...]:
+    assert described_as(tables, one.table) is None, "the table is new"
+    return tuple(sorted((*tables, one), key=lambda described: described.table))
+
+
+def _is_logged(table: Table) -> bool:
+    return table.tablets is not None and table.cdc.enabled
+
+
+def _described(table: Table, tablets: Mapping[str, TabletMap]) -> DescribedTable:
+    assert table.tablets is not None, "it is in tablets"
+    cut = f"{table.keyspace}.{table.tablets.base}" if table.tablets.base else table.full_name
+    return DescribedTable(table.id, tablets[cut].ends)
 
 
 def to_prepare(state: ClusterState) -> tuple[GenerationId, bytes] | None:

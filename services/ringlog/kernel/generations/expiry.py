@@ -1,4 +1,4 @@
-"""How long the rows of a generation are kept, told from the log alone.
+"""How long the rows of a generation are kept, decided from the log alone.
 
 A row lives as long as its table's CDC option ``ttl`` said when it was written, counted from when it was written; 0 is
 for ever. All rows of a generation are written when it closes, at ``closed_at`` by the clock of the close's author.
@@ -12,9 +12,9 @@ expired. A table's options are those of the epoch at which a row was planned, wh
 generation that it lies in; so an entry matters to the generations that were committed before it ended. What tables
 promise today counts for every generation: more than is needed where a table is younger, never less.
 
-Both times are in entries, so every reader comes to the same answer. Those who wrote them looked at clocks, as whoever
-deletes rows by their age does: one that is wrong makes a generation be kept so much longer or shorter. No row is
-routed anywhere by them.
+Both times are in entries, so every reader comes to the same answer. Those who wrote them looked at clocks, as a
+process that deletes rows by their age does: one that is wrong makes a generation be kept so much longer or shorter. No
+row is routed anywhere by them.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 A generation operates from its timestamp (included) to the next one's (excluded). Within it a token belongs to the
 range with the first end at or above it (range 0 if there is none), and there to the stream in the slot of its shard.
+The ranges are those of the ring, or the tablets of the row's table, if the generation describes it.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
+from ringlog.kernel.generations.tablet_streams import described_as, ranges_of
 from ringlog.kernel.ring.shards import shard_of
 from ringlog.kernel.state import Generation
 from ringlog.kernel.values import GenerationRange, Micros, Token
@@ -31,7 +33,9 @@ def range_of(ranges: Sequence[GenerationRange], token: Token) -> int:
     return index if index < len(ranges) else 0
 
 
-def stream_of(generation: Generation, token: Token) -> bytes:
-    """The 16-byte id of the stream to which ``token`` belongs in ``generation``."""
-    described = generation.ranges[range_of(generation.ranges, token)]
+def stream_of(generation: Generation, token: Token, table: str = "") -> bytes:
+    """The 16-byte id of the stream to which ``token`` belongs in ``generation``; ``table``: id of the row's table."""
+    own = described_as(generation.tables, table)
+    ranges = generation.ranges if own is None else ranges_of(generation.timestamp, own)
+    described = ranges[range_of(ranges, token)]
     return described.streams[shard_of(token, len(described.streams), described.ignore_msb)]

@@ -1,7 +1,7 @@
 """What a write to a table may say, statement by statement, and which writes are *compound*.
 
 A write is one statement, or several on one partition that take effect together. **Plain** is a write of one statement
-about one row, with one time to live, without collections: it is one row of the CDC log, and whoever is in a hurry
+about one row, with one time to live, without collections: it is one row of the CDC log, and fast paths
 treats it apart. Every other write is compound: it is taken apart into the rows that ScyllaDB would log.
 
 Rules of a compound write (``bad_change`` unless another code stands there), for each of its statements:
@@ -13,14 +13,14 @@ Rules of a compound write (``bad_change`` unless another code stands there), for
 - only collections that are not frozen have elements that are deleted or replaced, and their values are collections;
 - a time to live is not negative.
 
-Whatever the write, each column that it names is one of the table's, outside its key (``unknown_column``). Columns are
-only ever added, so a write that is right under one version of its table is right under all later ones.
+Whatever the write, each column that it names is one of the table's, outside its key (``unknown_column``). It names them
+as the version does that reads it; rows have them under their stored names (``schema.stored``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Protocol
 
@@ -34,7 +34,7 @@ OPERATIONS = (*UPSERTS, *DELETES)
 """The operations that this release knows."""
 
 
-class Cell(Protocol):
+class CellLike(Protocol):
     """A column's value; None = null or deleted."""
 
     @property
@@ -43,7 +43,7 @@ class Cell(Protocol):
     def value(self) -> bytes | None: ...
 
 
-class DeletedElements(Protocol):
+class DeletedElementsLike(Protocol):
     """Elements taken out of one collection."""
 
     @property
@@ -52,7 +52,7 @@ class DeletedElements(Protocol):
     def keys(self) -> tuple[bytes, ...]: ...
 
 
-class Bounds(Protocol):
+class BoundsLike(Protocol):
     """A range of rows."""
 
     @property
@@ -77,16 +77,16 @@ class Statement(Protocol):
     @property
     def clustering_key(self) -> tuple[bytes | None, ...]: ...
     @property
-    def cells(self) -> Sequence[Cell]: ...
+    def cells(self) -> Sequence[CellLike]: ...
     @property
-    def deleted_elements(self) -> Sequence[DeletedElements]: ...
+    def deleted_elements(self) -> Sequence[DeletedElementsLike]: ...
     @property
     def replaced(self) -> tuple[str, ...]: ...
     @property
-    def bounds(self) -> Bounds | None: ...
+    def bounds(self) -> BoundsLike | None: ...
 
 
-class Write(Statement, Protocol):
+class WriteLike(Statement, Protocol):
     """A whole write, which is its own first statement."""
 
     @property
@@ -100,7 +100,7 @@ class TableShape:
     The numbers of its key components, and whether it keeps a CDC log; the types of the key's columns (empty: they are
     not looked at); names of the static columns; name and type of the collections that are not frozen; what the log
     holds of a change (``full`` or ``keys``); names of the columns outside the key, None: nobody noted them, and they
-    are not looked at.
+    are not looked at; name and stored name of those of them for which these differ.
     """
 
     partition_key: int
@@ -112,11 +112,12 @@ class TableShape:
     collections: tuple[tuple[str, str], ...] = ()
     delta: str = "full"
     columns: tuple[str, ...] | None = None
+    stored: tuple[tuple[str, str], ...] = ()
 
     @property
     def is_special(self) -> bool:
         """True if inserts and updates of the table are compound whatever they say."""
-        return bool(self.static or self.collections)
+        return bool(self.static or self.collections or self.stored)
 
 
 def shape_of_table(table: Table) -> TableShape:
@@ -134,22 +135,38 @@ def shape_of_table(table: Table) -> TableShape:
         collections=tuple((column.name, column.type) for column, shape in shapes if shape and shape.is_multi_cell),
         delta=table.cdc.delta,
         columns=tuple(name for name in types if name not in key),
+        stored=tuple((name, place) for name, place in table.stored if name not in key),
     )
 
 
-def statements_of(write: Write) -> tuple[Statement, ...]:
+@lru_cache(maxsize=1_024)
+def stored_shape(shape: TableShape) -> TableShape:
+    """The shape of a table as its rows are kept: columns under their stored names."""
+    if not shape.stored:
+        return shape
+    names = dict(shape.stored)
+    return replace(
+        shape,
+        static=tuple(names.get(name, name) for name in shape.static),
+        collections=tuple((names.get(name, name), kind) for name, kind in shape.collections),
+        columns=None if shape.columns is None else tuple(names.get(name, name) for name in shape.columns),
+        stored=(),
+    )
+
+
+def statements_of(write: WriteLike) -> tuple[Statement, ...]:
     """All statements of a write, itself first."""
     return (write, *write.more)
 
 
-def is_flat(write: Write, shape: TableShape) -> bool:
+def is_flat(write: WriteLike, shape: TableShape) -> bool:
     """True if a write is cells of one row, or a delete of one row or the partition: last-write-wins needs no more."""
     if write.more or write.deleted_elements or write.replaced or write.bounds is not None:
         return False
     return not shape.is_special if write.operation in UPSERTS else write.operation != "RANGE_DELETE"
 
 
-def is_compound(write: Write, shape: TableShape) -> bool:
+def is_compound(write: WriteLike, shape: TableShape) -> bool:
     """True unless the write is plain."""
     if write.operation not in UPSERTS or not is_flat(write, shape):
         return not is_flat(write, shape)
@@ -168,7 +185,7 @@ def well_typed(shape: TableShape, partition_key: Sequence[bytes | None]) -> bool
     return True
 
 
-def unknown_column(write: Write, shape: TableShape) -> str | None:
+def unknown_column(write: WriteLike, shape: TableShape) -> str | None:
     """The first column that a write names and the table has not outside its key; None if there is none."""
     if shape.columns is None:
         return None

@@ -1,4 +1,4 @@
-"""One verdict on each write, whoever judges it and whenever: the rule, and what a reader must have folded for it.
+"""One verdict on each write, by every judge at every time: the rule, and what a reader must have folded for it.
 
 The verdict is a function of the write, its append time and the log. The state's **settled time** makes it so: no entry
 changes a verdict on a write appended below the settled time of the state that it is decided on.
@@ -11,9 +11,13 @@ changes a verdict on a write appended below the settled time of the state that i
   the last one that there was at an epoch. A version may be named from when it counts until an hour after its end.
 - What is not so at the append time has one code, whether it is to come, is over, or never was.
 
-A writer's horizon raises the settled time, for who routes below a horizon judges there, too (``raised``). Explored by
-``tests.kernel.verdicts``: without any part of this two readers disagree, or a write stops them. Where no settled time
-was ever promised, the newest state judges, as it is.
+- After it has read a write, and before it judges it, a node folds all that the log has then. So a write that is judged
+  by a state from before an entry was appended before it.
+
+A writer's horizon raises the settled time, for who routes below a horizon judges there, too (``raised``); an operator
+may take back what wrong clocks promised (``lowered_to``). Explored by ``tests.kernel.verdicts``: without any part of
+this two readers disagree, or a write stops them. Where no settled time was ever promised, the newest state judges, as
+it is.
 """
 
 from __future__ import annotations
@@ -33,7 +37,7 @@ FORGOTTEN: Final = "verdict_forgotten"
 LEEWAYS_MAX: Final = 1_000
 
 
-class Named(Protocol):
+class NamedVersion(Protocol):
     """What a write says about the table that its author knew; None: nothing."""
 
     @property
@@ -49,7 +53,7 @@ class Named(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Version:
+class CountedVersion:
     """A version of a table: when it counts and may be named (``end`` None: as long as its table), what it is."""
 
     since: Micros
@@ -61,22 +65,22 @@ class Version:
 
 
 @dataclass(frozen=True, slots=True)
-class Life:
+class CountedLife:
     """A table's versions, ascending; it takes no writes from ``until`` on."""
 
-    versions: tuple[Version, ...]
+    versions: tuple[CountedVersion, ...]
     until: Micros | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class SchemaHistory:
     """What counts when. ``settled``, ``forgotten``: as in the state. ``lives``: by name; ``leeways``: (leeway, until)
     of the past, ascending. ``since``: for writes appended from then on nothing but the newest counts.
     """
 
     settled: Micros = 0
     forgotten: Micros = 0
-    lives: Mapping[str, tuple[Life, ...]] = field(default_factory=dict)
+    lives: Mapping[str, tuple[CountedLife, ...]] = field(default_factory=dict)
     leeways: tuple[tuple[Micros, Micros], ...] = ()
     since: Micros = 0
 
@@ -85,13 +89,13 @@ class History:
         """The newest tables and the newest leeway judge writes appended from then on that name nothing."""
         return max(self.since, self.forgotten)
 
-    def is_newest(self, write: Named, now: Micros) -> bool:
+    def is_newest(self, write: NamedVersion, now: Micros) -> bool:
         """True if they judge a write that was appended at ``now``."""
         names_nothing = write.table_id is None and write.table_version is None and write.epoch is None
         return names_nothing and now >= self.newest_since
 
 
-def history_of(state: ClusterState) -> History:
+def history_of(state: ClusterState) -> SchemaHistory:
     """What the state keeps of what counted before, and the names of all that counts now."""
     lives = {name: (_newest(table),) for name, table in in_order(state.tables) if name not in state.table_lives}
     past = {name: tuple(map(_life, known)) for name, known in in_order(state.table_lives)}
@@ -99,29 +103,29 @@ def history_of(state: ClusterState) -> History:
     ends = [until for _, until in leeways]
     for found in past.values():
         ends += [end for life in found for end in (life.versions[-1].since, life.until or 0)]
-    return History(state.settled.until, state.settled.forgotten, lives | past, leeways, max(ends, default=0))
+    return SchemaHistory(state.settled.until, state.settled.forgotten, lives | past, leeways, max(ends, default=0))
 
 
-def resettled(history: History, state: ClusterState) -> History:
+def resettled(history: SchemaHistory, state: ClusterState) -> SchemaHistory:
     """The history of a state that differs by what is settled alone; what is forgotten changes nothing else here."""
     leeways = tuple((one.leeway, one.until) for one in state.settled.leeways)
     return replace(history, settled=state.settled.until, forgotten=state.settled.forgotten, leeways=leeways)
 
 
-def _newest(table: Table) -> Life:
-    return Life((_version(TableVersion(table, 0)),))
+def _newest(table: Table) -> CountedLife:
+    return CountedLife((_version(TableVersion(table, 0)),))
 
 
-def _life(life: TableLife) -> Life:
-    return Life(tuple(map(_version, life.versions)), life.until)
+def _life(life: TableLife) -> CountedLife:
+    return CountedLife(tuple(map(_version, life.versions)), life.until)
 
 
-def _version(one: TableVersion) -> Version:
+def _version(one: TableVersion) -> CountedVersion:
     table = one.table
-    return Version(one.since, one.end, table.id, table.version, table.changed, shape_of_table(table))
+    return CountedVersion(one.since, one.end, table.id, table.version, table.changed, shape_of_table(table))
 
 
-def version_at(history: History, write: Named, now: Micros) -> Version | str:
+def version_at(history: SchemaHistory, write: NamedVersion, now: Micros) -> CountedVersion | str:
     """The version of a table that reads a write appended at ``now``, or the code of the rule that refuses it."""
     life = next((life for life in _lives(history, write) if life.versions[0].since <= now), None)
     if life is None or (life.until is not None and now >= life.until):
@@ -141,12 +145,12 @@ def version_at(history: History, write: Named, now: Micros) -> Version | str:
     return named[-1]
 
 
-def _lives(history: History, write: Named) -> Sequence[Life]:
+def _lives(history: SchemaHistory, write: NamedVersion) -> Sequence[CountedLife]:
     """The tables that had the name, the last one first."""
     return history.lives.get(f"{write.keyspace}.{write.table}", ())[::-1]
 
 
-def newest_of(history: History, name: str) -> Version | None:
+def newest_of(history: SchemaHistory, name: str) -> CountedVersion | None:
     """The newest version of the table that has the name, if one has."""
     last = history.lives[name][-1]
     return last.versions[-1] if last.until is None else None
@@ -157,7 +161,7 @@ def widest_leeway(state: ClusterState) -> Micros:
     return max([setting(state, "cdc_leeway_us"), *(one.leeway for one in state.settled.leeways)])
 
 
-def leeway_for(history: History, newest: Micros, now: Micros) -> Micros:
+def leeway_for(history: SchemaHistory, newest: Micros, now: Micros) -> Micros:
     """The leeway for writes appended at ``now``; ``newest``: the one that is set."""
     return next((leeway for leeway, until in history.leeways if now < until), newest)
 
@@ -170,7 +174,7 @@ def used_by(timestamps: Iterable[Micros], now: Micros, leeway: Micros) -> Micros
     return max([now, *(found for found in timestamps if found <= now + leeway)])
 
 
-def is_settled(history: History, used: Micros) -> bool:
+def is_settled(history: SchemaHistory, used: Micros) -> bool:
     """True if no later entry can change a verdict that depends on times up to ``used``."""
     return history.settled == 0 or used < history.settled
 
@@ -190,3 +194,14 @@ def with_leeway(state: ClusterState) -> Settled:
     if settled.until == 0 or (settled.leeways and settled.leeways[-1].until == settled.until):
         return settled  # nobody has judged yet, or what was in between counted for no write
     return replace(settled, leeways=(*settled.leeways, PastLeeway(before, settled.until)))
+
+
+def lowered_to(state: ClusterState, until: Micros, epoch: Epoch) -> Settled:
+    """What the state keeps once entry ``epoch`` has taken its settled time back to ``until``, above what is forgotten.
+
+    Leeways that were to end above it end there; of several the first one, for the others counted for no write.
+    """
+    before = state.settled
+    kept = tuple(one for one in before.leeways if one.until < until)
+    cut = tuple(replace(one, until=until) for one in before.leeways[len(kept) :][:1])
+    return replace(before, until=until, leeways=(*kept, *cut), lowered=epoch)

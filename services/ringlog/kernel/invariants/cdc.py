@@ -5,9 +5,10 @@ from __future__ import annotations
 from itertools import pairwise
 
 from ringlog.kernel.generations.check import broken_part, broken_whole
+from ringlog.kernel.generations.requests import IN_PROGRESS, NOTHING_TO_DO, OUTCOMES
 from ringlog.kernel.invariants.shape import Details, invariant, news
-from ringlog.kernel.state import CdcWriter, ClusterState, Generation
-from ringlog.kernel.values import Epoch, Position
+from ringlog.kernel.state import CdcWriter, ClusterState, Generation, in_order
+from ringlog.kernel.values import TOKEN_MAX, Epoch, Position
 
 
 @invariant("generations have ids of their own, and start and were committed one after the other", "generations")
@@ -26,7 +27,7 @@ def generations(state: ClusterState, known: ClusterState) -> Details:  # noqa: A
         yield f"{state.generations[-1].id} is closed and none follows it"
 
 
-@invariant("what became of a generation is told once: its status, and the epochs of what happened to it", "generations")
+@invariant("what became of a generation is kept once: its status, and the epochs of what happened to it", "generations")
 def lives(state: ClusterState, known: ClusterState) -> Details:
     """Each generation by itself."""
     seen = set(map(id, known.generations))
@@ -55,6 +56,45 @@ def streams(state: ClusterState, known: ClusterState) -> Details:
             wrong = broken_part(found.ranges) or broken_whole([found.ranges])
             if wrong is not None:
                 yield f"{found.id}: {wrong}"
+
+
+@invariant("what a generation says of tables in tablets stays, and tiles the ring, while it has streams", "generations")
+def tablet_streams(state: ClusterState, known: ClusterState) -> Details:
+    """Generations that say something else of tables than the known state."""
+    before = {found.id: found for found in known.generations}
+    for found in state.generations:
+        old = before.get(found.id)
+        if old is not None and old.tables is found.tables:
+            continue
+        if found.forgotten is not None:
+            if found.tables:
+                yield f"{found.id} is forgotten and describes {found.tables[0].table}"
+            continue
+        names = [described.table for described in found.tables]
+        if names != sorted(set(names)):
+            yield f"{found.id} describes the tables {names[:3]}, which do not ascend"
+        if old is not None and old.committed == found.committed and (lost := set(old.tables) - set(found.tables)):
+            yield f"{found.id} says no more of {min(one.table for one in lost)} what it said"
+        for described in found.tables:
+            ends = described.ends
+            if not ends or ends[-1] != TOKEN_MAX or any(low >= high for low, high in pairwise(ends)):
+                yield f"{found.id}: the tablets of {described.table} do not ascend to the last token"
+
+
+@invariant("a request in progress waits for a generation that is on its way", "requests", "prepared", "generations")
+def requests(state: ClusterState, known: ClusterState) -> Details:  # noqa: ARG001
+    """Every request: what it waits for is prepared, or committed and not published; the others have ended."""
+    coming = {found.id for found in state.generations[-1:] if found.published is None}
+    coming |= {state.prepared.id} if state.prepared is not None else set()
+    for name, found in in_order(state.requests):
+        if found.id != name or found.outcome not in OUTCOMES or not 1 <= found.epoch <= state.epoch:
+            yield f"{name} is {found.id}, {found.outcome}, of epoch {found.epoch}"
+        if (found.outcome == IN_PROGRESS) != (found.ended is None):
+            yield f"{name} is {found.outcome} and ended with epoch {found.ended}"
+        if found.outcome == IN_PROGRESS and found.generation not in coming:
+            yield f"{name} waits for {found.generation}, which is not on its way"
+        if (found.outcome == NOTHING_TO_DO) != (found.generation is None):
+            yield f"{name} is {found.outcome}, for {found.generation}"
 
 
 @invariant(
@@ -138,4 +178,4 @@ def past(state: ClusterState, known: ClusterState) -> Details:  # noqa: ARG001
         yield f"{state.past_ttls} ended at epochs that are to come"
 
 
-INVARIANTS = (generations, lives, streams, preparation, writers, closed, past)
+INVARIANTS = (generations, lives, streams, tablet_streams, requests, preparation, writers, closed, past)

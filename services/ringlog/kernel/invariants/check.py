@@ -1,8 +1,9 @@
 """All invariants, and the look at a state that finds those that it breaks.
 
 The look is pure and total: it gives an answer for any state, a broken one included, where a check may well trip. It
-changes nothing that the fold does: whoever looks tells (code ``invariant_broken``), and the log goes on. The simulator
-looks after every entry, the tests of random lives after every step, agents now and then (``agents.soundness``).
+changes nothing that the fold does: the process that checks reports it (code ``invariant_broken``), and the log goes
+on. The simulator looks after every entry, the tests of random lives after every step, agents now and then
+(``agents.soundness``).
 
 To look at a state costs as much as what it does not share with one that was looked at before: a few microseconds for
 an entry that changes nothing but the history, some passes over all ranges when tokens change hands.
@@ -14,12 +15,12 @@ from functools import lru_cache
 from itertools import islice
 from typing import Final
 
-from ringlog.kernel.invariants import cdc, cluster, operations, ring, tablets, verdicts
-from ringlog.kernel.invariants.shape import Invariant, Violation
+from ringlog.kernel.invariants import cdc, cluster, operations, ring, service, tablets, verdicts, zones
+from ringlog.kernel.invariants.shape import BrokenInvariant, Invariant
 from ringlog.kernel.state import EMPTY_STATE, ClusterState
 
 CODE: Final = "invariant_broken"
-"""How it is told that a state breaks an invariant. It is no refusal: nothing is decided by it."""
+"""The code of a state that breaks an invariant. It is no refusal: nothing is decided by it."""
 
 INVARIANTS: Final[tuple[Invariant, ...]] = (
     *cluster.INVARIANTS,
@@ -28,9 +29,11 @@ INVARIANTS: Final[tuple[Invariant, ...]] = (
     *cdc.INVARIANTS,
     *tablets.INVARIANTS,
     *verdicts.INVARIANTS,
+    *zones.INVARIANTS,
+    *service.INVARIANTS,
 )
 DETAILS_MAX: Final = 3
-"""So many examples are told of each invariant that is broken."""
+"""At most N examples are reported of each invariant that is broken."""
 
 _PARTS: Final = tuple(sorted({part for one in INVARIANTS for part in one.parts}))
 
@@ -38,14 +41,14 @@ assert len({one.name for one in INVARIANTS}) == len(INVARIANTS), "an invariant i
 assert all(hasattr(EMPTY_STATE, part) for part in _PARTS), "invariants speak of parts of the state"
 
 
-def violations(state: ClusterState, known: ClusterState = EMPTY_STATE) -> tuple[Violation, ...]:
+def violations(state: ClusterState, known: ClusterState = EMPTY_STATE) -> tuple[BrokenInvariant, ...]:
     """What is broken in a state; nothing if all invariants hold. Never raises.
 
     ``known``: an earlier state of the same log that is sound: what the two share is not looked at again.
     """
     changed = frozenset([part for part in _PARTS if getattr(state, part) is not getattr(known, part)])
     return tuple(
-        Violation(one.name, one.sentence, detail)
+        BrokenInvariant(one.name, one.sentence, detail)
         for one in _concerned(changed)
         for detail in _details(one, state, known)
     )
@@ -62,4 +65,4 @@ def _details(one: Invariant, state: ClusterState, known: ClusterState) -> list[s
         return list(islice(one.check(state, known), DETAILS_MAX))
     except Exception as tripped:
         # A check may rest on what another invariant promises: that one tells the cause.
-        return [f"it cannot be told: {type(tripped).__name__}: {tripped}"]
+        return [f"it cannot be checked: {type(tripped).__name__}: {tripped}"]

@@ -6,15 +6,23 @@ from collections import Counter
 from itertools import pairwise
 
 from ringlog.kernel.commands.features import NO_MEMBER
+from ringlog.kernel.commands.pauses import SCOPES, pause_key
+from ringlog.kernel.commands.truncation import ARCHIVED, TRUNCATED, allowed_begin, confirmed_snapshots
 from ringlog.kernel.counts import COUNTS_MAX
 from ringlog.kernel.history import state_id_at
 from ringlog.kernel.invariants.shape import Details, invariant, news
+from ringlog.kernel.schema.stored import stored_names
+from ringlog.kernel.schema.user_types import used_in
+from ringlog.kernel.schema.users import types_of
 from ringlog.kernel.settings import SETTINGS, broken_setting, setting
 from ringlog.kernel.state import EMPTY_STATE, NODE_STATES, PARTS, ClusterState, in_order
+from ringlog.kernel.tables import TableIndex, View
 from ringlog.kernel.values import is_token, is_uuid
 
 OWNING = ("normal", "moving", "leaving")
 """The states of nodes that own tokens."""
+
+ROUTINES = ("types", "functions", "aggregates")
 
 
 @invariant("a state has the ids of its cluster and of its entry; the empty one has nothing", "history", "state_id")
@@ -88,12 +96,25 @@ def terms(state: ClusterState, known: ClusterState) -> Details:
             yield f"{role} went from term {before.term} to {term.term}"
 
 
-@invariant("there are at most so many of what is never taken out of the state", *COUNTS_MAX)
+@invariant("what is never taken out of the state is bounded in number", *COUNTS_MAX)
 def counts(state: ClusterState, known: ClusterState) -> Details:  # noqa: ARG001
     """The bounds of ``kernel.counts``."""
     for part, (most, what) in COUNTS_MAX.items():
         if len(getattr(state, part)) > most:
             yield f"there are {len(getattr(state, part))} {what}, and {most} at most"
+
+
+@invariant("the log begins with the entry of an epoch that was, and never earlier again", "log_bounds", "snapshots")
+def log_bounds(state: ClusterState, known: ClusterState) -> Details:
+    """The bounds, and that positions of confirmed snapshots ascend."""
+    for name, bound in sorted(state.log_bounds.items()):
+        if name not in (ARCHIVED, TRUNCATED) or not 1 <= bound.epoch <= state.epoch or bound.position < 0:
+            yield f"{name} is {bound}"
+    if allowed_begin(state) < allowed_begin(known):
+        yield f"the log may begin at offset {allowed_begin(state)}, and at {allowed_begin(known)} before"
+    for one, other in pairwise(confirmed_snapshots(state)):
+        if one.position >= other.position:
+            yield f"epochs {one.epoch} and {other.epoch} end before offsets {one.position} and {other.position}"
 
 
 # -------------------------------------------------------------------------------------------------- directory
@@ -162,7 +183,7 @@ def features(state: ClusterState, known: ClusterState) -> Details:
 
 @invariant("every keyspace is kept by its name", "keyspaces")
 def keyspaces(state: ClusterState, known: ClusterState) -> Details:
-    """Each keyspace by itself; where its ranges are is told with the placements."""
+    """Each keyspace by itself; the placements say where its ranges are."""
     for name, keyspace in news(state.keyspaces, known.keyspaces):
         if keyspace.name != name or keyspace.version > state.state_id:
             yield f"{name} is {keyspace.name}, of version {keyspace.version}"
@@ -179,17 +200,23 @@ def tables(state: ClusterState, known: ClusterState) -> Details:
             yield f"{name} has the columns {columns} and the partition key {table.partition_key}"
         if missing := {*table.partition_key, *table.clustering_key, *dict(table.declared)}.difference(columns):
             yield f"{name} has no column {min(missing)}"
-        if not 1 <= table.changed <= state.epoch or table.version > state.state_id:
+        places = stored_names(table)
+        if len(set(places.values())) != len(places) or not set(dict(table.stored)).issubset(columns):
+            yield f"{name} has cells of two columns in one place: {table.stored}"
+        if (table.stored and not table.respelled) or not 0 <= table.respelled <= table.changed:
+            yield f"{name} was respelled with epoch {table.respelled}, and lies in {table.stored}"
+        if not 1 <= table.changed <= state.epoch or (table.committed_by_log and table.version > state.state_id):
             yield f"{name} changed with epoch {table.changed}"
     if len(state.table_ids) < len(known.table_ids):
         yield "an id of a table is forgotten"
 
 
-@invariant("what lies in a keyspace goes before the keyspace does", "keyspaces", "tables", "types")
+@invariant("what lies in a keyspace goes before the keyspace does", "keyspaces", "tables", "types", "functions")
 def contents(state: ClusterState, known: ClusterState) -> Details:  # noqa: ARG001
-    """Tables and user types."""
+    """Tables, user types and functions."""
     homes = {name: table.keyspace for name, table in state.tables.items()}
     homes.update((name, found.keyspace) for name, found in state.types.items())
+    homes.update((name, found.keyspace) for name, found in state.functions.items())
     yield from (f"{name} lies in no keyspace" for name, home in sorted(homes.items()) if home not in state.keyspaces)
 
 
@@ -200,6 +227,53 @@ def types(state: ClusterState, known: ClusterState) -> Details:
         fields = [field.name for field in found.fields]
         if f"{found.keyspace}.{found.name}" != name or not fields or len(set(fields)) != len(fields):
             yield f"{name} is {found.keyspace}.{found.name} with the fields {fields}"
+
+
+@invariant("views and indexes have columns of a table that is there, and its key", "tables", "views", "indexes")
+def derived(state: ClusterState, known: ClusterState) -> Details:  # noqa: ARG001
+    """All of them: a table may have gone."""
+    named: list[tuple[str, View | TableIndex, tuple[str, ...]]]
+    named = [(name, one, one.columns) for name, one in in_order(state.views)]
+    named += [(name, one, (one.column,)) for name, one in in_order(state.indexes)]
+    for name, one, columns in named:
+        table = state.tables.get(f"{one.keyspace}.{one.table}")
+        if name != f"{one.keyspace}.{one.name}":
+            yield f"{name} is {one.keyspace}.{one.name}"
+        if table is None:
+            yield f"{name} is of {one.table}, which is not there"
+        elif missing := sorted(set(columns).difference(column.name for column in table.columns)):
+            yield f"{name} has {missing[0]}, which is no column of {table.full_name}"
+    for name, view in in_order(state.views):
+        table = state.tables.get(f"{view.keyspace}.{view.table}")
+        key = {*view.partition_key, *view.clustering_key}
+        if name in state.tables or not view.partition_key or not key.issubset(view.columns):
+            yield f"{name} has the key {sorted(key)} and the columns {view.columns}, or is a table"
+        if table is not None and not key.issuperset(table.partition_key + table.clustering_key):
+            yield f"{name} lacks a key column of {table.full_name}"
+
+
+@invariant("functions are kept by their signatures, of types and functions that are there", *ROUTINES)
+def routines(state: ClusterState, known: ClusterState) -> Details:  # noqa: ARG001
+    """All functions and aggregates: a type may have gone."""
+    for name, function in in_order(state.functions):
+        used = {used for kind in types_of(function) for used in used_in(kind)}
+        if missing := sorted(kind for kind in used if f"{function.keyspace}.{kind}" not in state.types):
+            yield f"{name} uses the type {missing[0]}, which is not there"
+        if function.signature != name or name in state.aggregates:
+            yield f"{name} is {function.signature}, or an aggregate"
+    for name, aggregate in in_order(state.aggregates):
+        if aggregate.signature != name:
+            yield f"{name} is {aggregate.signature}"
+        if lost := [key for key in aggregate.functions if key not in state.functions]:
+            yield f"{name} uses {lost[0]}, which is not there"
+
+
+@invariant("a pause is kept by its scope and what it is of, since an epoch that was", "pauses")
+def pauses(state: ClusterState, known: ClusterState) -> Details:
+    """Each pause by itself."""
+    for name, pause in news(state.pauses, known.pauses):
+        if name != pause_key(pause.scope, pause.of) or pause.scope not in SCOPES or not 1 <= pause.since <= state.epoch:
+            yield f"{name} is {pause.scope} of {pause.of!r}, since epoch {pause.since}"
 
 
 INVARIANTS = (
@@ -214,8 +288,12 @@ INVARIANTS = (
     tokens,
     addresses,
     features,
+    log_bounds,
+    pauses,
     keyspaces,
     tables,
     contents,
     types,
+    derived,
+    routines,
 )

@@ -190,7 +190,7 @@ def ignored(state: ClusterState, known: ClusterState) -> Details:  # noqa: ARG00
 
 
 @invariant(
-    "streams are there before the tokens that need them: whoever has left commit_cdc_generation has a generation cut "
+    "streams are there before the tokens that need them: an operation past commit_cdc_generation has a generation cut "
     "at its tokens, and it is published before writes begin",
     "operations",
     "generations",

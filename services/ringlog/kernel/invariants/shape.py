@@ -32,7 +32,7 @@ class Invariant:
 
 
 @dataclass(frozen=True, slots=True)
-class Violation:
+class BrokenInvariant:
     """An invariant that does not hold in a state, and what is wrong there."""
 
     invariant: str

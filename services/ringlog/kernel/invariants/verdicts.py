@@ -9,12 +9,15 @@ from ringlog.kernel.state import ClusterState, TableLife
 
 
 @invariant(
-    "a settled time never sinks, and is above what writers may have used and what is forgotten", "settled", "writers"
+    "a settled time sinks by an operator's word only, and is above what writers may have used and what is forgotten",
+    "settled",
+    "writers",
 )
 def settled(state: ClusterState, known: ClusterState) -> Details:
     """Once there is one."""
     now, before = state.settled, known.settled
-    if now.until < before.until or now.forgotten < before.forgotten:
+    is_lowered = now.lowered > before.lowered
+    if (now.until < before.until and not is_lowered) or now.forgotten < before.forgotten:
         yield f"{now.until} was {before.until}, and {now.forgotten} forgotten was {before.forgotten}"
     if now.forgotten > now.until:
         yield f"what counted before {now.forgotten} is forgotten, and only {now.until} is settled"

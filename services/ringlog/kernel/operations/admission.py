@@ -10,18 +10,18 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ringlog.kernel.operations.compose import refused_composition
-from ringlog.kernel.operations.kinds import Kind, kind_of
+from ringlog.kernel.operations.kinds import OperationKind, kind_of
 from ringlog.kernel.operations.plan import locks_of, unsourced
 from ringlog.kernel.operations.progress import record, standing
 from ringlog.kernel.operations.stages import REQUESTED, in_flight
-from ringlog.kernel.outcome import Accepted, Context, Decision, Rejected
+from ringlog.kernel.outcome import Accepted, Decision, EntryContext, Rejected
 from ringlog.kernel.ring.ranges import Range, overlap
 from ringlog.kernel.settings import setting
 from ringlog.kernel.state import ClusterState, Operation, Plan, StageMark, advance
 from ringlog.kernel.values import NodeId
 
 
-def requested(kind: Kind, node: NodeId, context: Context, seed: bytes = b"") -> Operation:
+def requested(kind: OperationKind, node: NodeId, context: EntryContext, seed: bytes = b"") -> Operation:
     """An operation of ``kind`` as it begins, without plan and locks."""
     mark = StageMark(REQUESTED, context.epoch, context.time)
     return Operation(
@@ -48,7 +48,7 @@ def planned(state: ClusterState, operation: Operation, plan: Plan) -> Operation:
     return replace(unlocked, locks=locks_of(state, unlocked))
 
 
-def admit(state: ClusterState, operation: Operation, plan: Plan, context: Context) -> Decision:
+def admit(state: ClusterState, operation: Operation, plan: Plan, context: EntryContext) -> Decision:
     """``operation`` recorded with its plan, its nodes in the states that it brings."""
     admitted = planned(state, operation, plan)
     refused = refusal(state, admitted)

@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Any
 
 from ringlog.kernel.operations.plan import alteration_ends, alteration_key
-from ringlog.kernel.outcome import Context
+from ringlog.kernel.outcome import EntryContext
 from ringlog.kernel.ownership.deltas import Order
 from ringlog.kernel.ownership.placements import later_since, merge, split
 from ringlog.kernel.ownership.strategies import ends_of, replication_key
@@ -41,7 +41,7 @@ def prepared_alteration(state: ClusterState, operation: Operation) -> dict[str, 
     }
 
 
-def altered(state: ClusterState, operation: Operation, context: Context) -> dict[str, Any]:
+def altered(state: ClusterState, operation: Operation, context: EntryContext) -> dict[str, Any]:
     """The parts of the state when the keyspace is under its new setting; its own placement has reached that layout."""
     keyspace = state.keyspaces[operation.keyspace]
     old, new = keyspace.replication, operation.replication

@@ -7,8 +7,8 @@ is a member since a later epoch, so nothing that it answered before is counted a
 ranges meanwhile; those stay as they are.
 
 The generation begun for it is dropped unless it is committed (a finer generation is still correct), or unless it
-serves another operation. One that was requested is dropped, too, where no token is left. From
-``write_both_read_new`` on there is no way back: the new owner may have been read.
+serves another operation; who asked for a check meanwhile hears that it went. One that was requested is dropped, too,
+where no token is left. From ``write_both_read_new`` on there is no way back: the new owner may have been read.
 """
 
 from __future__ import annotations
@@ -18,22 +18,24 @@ from typing import Any
 
 from immutables import Map
 
+from ringlog.kernel.generations import requests
 from ringlog.kernel.operations.kinds import Changes, kind_of
 from ringlog.kernel.operations.progress import moved, record, standing, without_orphan
 from ringlog.kernel.operations.rings import walk_order
 from ringlog.kernel.operations.stages import CANCELLED, POINT_OF_NO_RETURN, PREPARED, WRITE_BOTH_READ_OLD, has_reached
-from ringlog.kernel.outcome import Context
+from ringlog.kernel.outcome import EntryContext
 from ringlog.kernel.ownership.deltas import apply_deltas
 from ringlog.kernel.ownership.placements import merge
 from ringlog.kernel.ring.ranges import index_at
 from ringlog.kernel.state import ClusterState, LockedRange, Operation, Placement, advance
 
 
-def cancel(state: ClusterState, operation: Operation, reason: str, context: Context) -> ClusterState:
+def cancel(state: ClusterState, operation: Operation, reason: str, context: EntryContext) -> ClusterState:
     """The state without the operation's effects; it has not passed the point of no return."""
     assert not has_reached(operation, POINT_OF_NO_RETURN), "who may have been read stays"
     prepared, generation = state.prepared, operation.generation
     if prepared is not None and prepared.operation == operation.id:
+        state = requests.ended(state, prepared.id, requests.DROPPED, context)
         prepared = None
         generation = None
     ended = replace(moved(operation, CANCELLED, context), reason=reason, generation=generation)
@@ -48,7 +50,7 @@ def cancel(state: ClusterState, operation: Operation, reason: str, context: Cont
     return without_orphan(cancelled, context)
 
 
-def _undone(state: ClusterState, operation: Operation, context: Context) -> Map[str, Placement]:
+def _undone(state: ClusterState, operation: Operation, context: EntryContext) -> Map[str, Placement]:
     placements = state.placements
     if has_reached(operation, WRITE_BOTH_READ_OLD):
         placements = apply_deltas(placements, operation.plan.start.inverse(), walk_order(state), context.epoch)

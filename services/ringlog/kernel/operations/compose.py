@@ -48,7 +48,7 @@ def refused_composition(state: ClusterState, operation: Operation) -> Rejected |
             if must_fit and (why := impossible(replication, census)):
                 return Rejected("replication_impossible", f"node: {key}: {why}{_beside(state, subset)}")
             if subset and (range_end := composition.differing(key, replication, together)) is not None:
-                where = f"the range that ends at {range_end} under {key} would not be laid out by its strategy"
+                where = f"the range that ends at {range_end} under {key} would not be as its strategy has it"
                 return Rejected("plans_conflict", f"node: {where}{_beside(state, subset)}")
     return None
 

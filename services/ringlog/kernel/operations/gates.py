@@ -9,8 +9,8 @@ command ``ringlog sim quorums --nodes 5 --datacenters 2 --factor 4 --rule R5=uni
 In a cluster of several datacenters each group needs a quorum of its members in each of them. Nodes that the operation
 removes, replaces or ignores because they are dead are no witnesses: the need is the quorum of the full group, or all
 that are left if they are fewer. Of a group that would have none left, in a datacenter, the one that leaves is asked
-after all: whoever knows that it is dead assassinates it. That any other node is declared down changes no need: if it
-acknowledges, it knows. Stages that
+after all: an operator who knows that it is dead assassinates it. That any other node is declared down changes no need:
+if it acknowledges, it knows. Stages that
 change nothing for readers and writers have no gate. A gate is data: the rule of the fold, the coordinator and the
 displays read the same needs.
 
@@ -151,8 +151,8 @@ def _groups(state: ClusterState, operation: Operation) -> Iterator[tuple[tuple[s
 def outnumbered(state: ClusterState, operation: Operation) -> GateNeed | None:
     """A group in a datacenter of which a quorum is not asked, by what the operation ignores; None if there is none.
 
-    Where fewer are not asked, all that are left are in every quorum together: whoever still knows an earlier view only
-    meets one of them, and hears of this one. That holds even if those who are ignored live.
+    Where fewer are not asked, all that are left are in every quorum together: a coordinator that knows only an earlier
+    view meets one of them, and hears of this one. That holds even if those who are ignored live.
     """
     silent = frozenset({*operation.ignored, *_dead_parting(state, operation)})
     for where, found in _groups(state, operation):

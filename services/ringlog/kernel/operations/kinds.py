@@ -1,4 +1,4 @@
-"""The kinds of operations: **each is one row**, and whoever must tell one kind from another asks its row.
+"""The kinds of operations: **each is one row**, and code that must distinguish kinds asks the row.
 
 A kind is a row, not a string: ``operation.kind == JOIN`` does not pass the type checker, and no other module compares
 ``Operation.kind`` (``tests/tidy``). What the rows promise of each other is asserted when this module is imported.
@@ -34,7 +34,7 @@ class Changes(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class NodeStanding:
     """The state of a node while an operation is in flight, when it has finished, when it was cancelled."""
 
     during: str
@@ -42,32 +42,34 @@ class Standing:
     cancelled: str
 
 
-JOINING: Final = Standing("joining", "normal", "none")
-MOVING: Final = Standing("moving", "normal", "normal")
-LEAVING: Final = Standing("leaving", "left", "normal")
+JOINING: Final = NodeStanding("joining", "normal", "none")
+MOVING: Final = NodeStanding("moving", "normal", "normal")
+LEAVING: Final = NodeStanding("leaving", "left", "normal")
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class OperationKind:
     """One kind of operation.
 
     ``node``: what its node is meanwhile and afterwards; None: there is no node, or it stays what it is. ``replaced``:
     the same of the node whose tokens it takes over; None: of nobody. ``node_gains``: its node gets rows whatever the
     plan says. ``is_alone``: no other operation may be in flight. ``must_fit``: those who stay must be able to hold
     every replica. ``admits_loss``: it is admitted though rows may be lost by it. ``reorders``: its node is a member of
-    groups before and after, and stands elsewhere in them.
+    groups before and after, and stands elsewhere in them. ``shown``: the state of its node meanwhile as views have it
+    (``node_states``); empty: there is no node.
     """
 
     name: str
     stages: tuple[str, ...]
     changes: Changes
-    node: Standing | None = None
-    replaced: Standing | None = None
+    node: NodeStanding | None = None
+    replaced: NodeStanding | None = None
     node_gains: bool = False
     is_alone: bool = False
     must_fit: bool = False
     admits_loss: bool = False
     reorders: bool = False
+    shown: str = ""
 
     @property
     def makes_generation(self) -> bool:
@@ -92,16 +94,20 @@ class Kind:
 
 _TOKENS: Final = Changes.TOKENS
 
-REPLACE: Final = Kind("replace", SWAP_STAGES, _TOKENS, JOINING, replaced=LEAVING, node_gains=True)
-JOIN: Final = Kind("join", JOIN_STAGES, _TOKENS, JOINING, node_gains=True)
-REMOVE: Final = Kind("remove", SWAP_STAGES, _TOKENS, LEAVING, must_fit=True)
-LEAVE: Final = Kind("leave", SWAP_STAGES, _TOKENS, LEAVING, must_fit=True)
-MOVE: Final = Kind("move", JOIN_STAGES, _TOKENS, MOVING, reorders=True)
-ALTER: Final = Kind("alter", SWAP_STAGES, Changes.SETTING, is_alone=True)
-REBUILD: Final = Kind("rebuild", (REQUESTED, STREAMING, FINISHED), Changes.ROWS, node_gains=True)
-ASSASSINATE: Final = Kind("assassinate", (FINISHED,), _TOKENS, LEAVING, admits_loss=True)
+REPLACE: Final = OperationKind(
+    "replace", SWAP_STAGES, _TOKENS, JOINING, replaced=LEAVING, node_gains=True, shown="replacing"
+)
+JOIN: Final = OperationKind("join", JOIN_STAGES, _TOKENS, JOINING, node_gains=True, shown="bootstrapping")
+REMOVE: Final = OperationKind("remove", SWAP_STAGES, _TOKENS, LEAVING, must_fit=True, shown="removing")
+LEAVE: Final = OperationKind("leave", SWAP_STAGES, _TOKENS, LEAVING, must_fit=True, shown="decommissioning")
+MOVE: Final = OperationKind("move", JOIN_STAGES, _TOKENS, MOVING, reorders=True, shown="moving")
+ALTER: Final = OperationKind("alter", SWAP_STAGES, Changes.SETTING, is_alone=True)
+REBUILD: Final = OperationKind(
+    "rebuild", (REQUESTED, STREAMING, FINISHED), Changes.ROWS, node_gains=True, shown="rebuilding"
+)
+ASSASSINATE: Final = OperationKind("assassinate", (FINISHED,), _TOKENS, LEAVING, admits_loss=True, shown="removing")
 
-KINDS: Final[dict[str, Kind]] = {
+KINDS: Final[dict[str, OperationKind]] = {
     kind.name: kind for kind in (REPLACE, JOIN, REMOVE, LEAVE, MOVE, ALTER, REBUILD, ASSASSINATE)
 }
 """By name, in the order of their priority when several wait."""
@@ -109,7 +115,7 @@ KINDS: Final[dict[str, Kind]] = {
 PRIORITY: Final = tuple(KINDS)
 
 
-def kind_of(operation: Operation) -> Kind:
+def kind_of(operation: Operation) -> OperationKind:
     """The row of an operation's kind."""
     return KINDS[operation.kind]
 
@@ -122,7 +128,7 @@ def next_stage(operation: Operation) -> str | None:
     return stages[stages.index(operation.stage) + 1]
 
 
-def _check(kind: Kind) -> None:
+def _check(kind: OperationKind) -> None:
     """What the rest of the kernel takes for granted of a row."""
     places = [STAGES.index(stage) for stage in kind.stages]
     assert places == sorted(set(places)), "stages go forward"
@@ -130,13 +136,14 @@ def _check(kind: Kind) -> None:
     assert kind.is_at_once or kind.stages[0] == REQUESTED, "an operation that takes time waits for its turn"
     assert kind.is_at_once or (WRITE_BOTH_READ_NEW in kind.stages) == (kind.changes is not Changes.ROWS)
     assert not kind.makes_generation or PREPARED in kind.stages, "ranges are cut before streams are made for them"
+    assert bool(kind.shown) == (kind.changes is not Changes.SETTING), "each change of a node has a name"
     assert (kind.node is not None) == (kind.changes is Changes.TOKENS), "who owns tokens changes state with them"
     assert not kind.makes_generation or (kind.node is not None and kind.node.finished == "normal")
     assert kind.replaced is None or (kind.brings_node and not kind.makes_generation), "tokens taken over are not new"
     assert not kind.brings_node or kind.node_gains, "who owns nothing has no rows"
     assert not kind.must_fit or kind.parts, "only who leaves makes the rest fewer"
     assert not kind.reorders or not (kind.brings_node or kind.parts), "who is reordered is there before and after"
-    assert not kind.admits_loss or kind.is_at_once, "whoever waits for others waits until every row is known"
+    assert not kind.admits_loss or kind.is_at_once, "an operation that waits for others waits until every row is known"
     for standing in (kind.node, kind.replaced):
         assert standing is None or {standing.during, standing.finished, standing.cancelled} <= set(NODE_STATES)
 

@@ -7,8 +7,8 @@ is left out; after it, who leaves. One operation makes two groups. Where several
 combination of those done and not done yet is a group, for any of them may be the view that a later read is planned on.
 
 No kind of operation is named here: the deltas of its plan say who enters and who leaves. A plan grows with the ring, so
-others are told range by range (``served``), in the records of change topics and caches: what they need beside the write
-group is what ``Moving`` says.
+others see them range by range (``served``), in the records of change topics and caches: what they need beside the write
+group is what ``RangeChange`` says.
 
 Source: CASSANDRA-21200, which counts who enters and whom it replaces as one slot.
 """
@@ -26,7 +26,7 @@ from ringlog.kernel.values import Epoch, NodeId, OperationId, Token
 
 
 @dataclass(frozen=True, slots=True)
-class Moving:
+class RangeChange:
     """What an operation in flight does to the write group of a range; ids ascend."""
 
     operation: OperationId
@@ -36,17 +36,17 @@ class Moving:
 
 @dataclass(frozen=True, slots=True)
 class ServedRange:
-    """A range as others are told of it: its groups, and what is moving in it, in the order of admission."""
+    """A range as others see it: its groups, and what is moving in it, in the order of admission."""
 
     start: Token
     end: Token
     read: tuple[Replica, ...]
     write: tuple[Replica, ...]
     changed: Epoch
-    moving: tuple[Moving, ...] = ()
+    moving: tuple[RangeChange, ...] = ()
 
 
-def write_groups(write: Sequence[NodeId], moving: Iterable[Moving]) -> dict[str, tuple[NodeId, ...]]:
+def write_groups(write: Sequence[NodeId], moving: Iterable[RangeChange]) -> dict[str, tuple[NodeId, ...]]:
     """Every group of which a write needs a quorum, by name, from the write group of a range and what moves in it.
 
     One group may have no member: nobody's answer is needed for it.
@@ -62,7 +62,7 @@ def write_groups(write: Sequence[NodeId], moving: Iterable[Moving]) -> dict[str,
     return {name: tuple(node for node in write if node in members) for name, members in groups.items()}
 
 
-def moving_at(state: ClusterState, key: str, token: Token) -> tuple[Moving, ...]:
+def moving_at(state: ClusterState, key: str, token: Token) -> tuple[RangeChange, ...]:
     """What is moving in the range that holds ``token`` under the placement ``key``."""
     found = []
     for operation in _movers(state):
@@ -78,7 +78,7 @@ def moving_at(state: ClusterState, key: str, token: Token) -> tuple[Moving, ...]
 def served(state: ClusterState) -> Mapping[str, tuple[RangeGroup | ServedRange, ...]]:
     """Every placement's ranges by end; a range in which nothing moves is the object of the state itself."""
     placements = {key: placement.ranges for key, placement in in_order(state.placements)}
-    moving: dict[str, dict[int, tuple[Moving, ...]]] = {}
+    moving: dict[str, dict[int, tuple[RangeChange, ...]]] = {}
     for operation in _movers(state):
         gathered: dict[tuple[str, int], _Gathered] = {}
         for change, enters in _steps(operation):
@@ -110,11 +110,11 @@ class _Gathered:
     def add(self, node: NodeId, enters: bool) -> None:
         (self.entering if enters else self.leaving).add(node)
 
-    def of(self, operation: Operation) -> Moving:
-        return Moving(operation.id, tuple(sorted(self.entering)), tuple(sorted(self.leaving)))
+    def of(self, operation: Operation) -> RangeChange:
+        return RangeChange(operation.id, tuple(sorted(self.entering)), tuple(sorted(self.leaving)))
 
 
-def _told(group: RangeGroup, moving: tuple[Moving, ...]) -> ServedRange:
+def _told(group: RangeGroup, moving: tuple[RangeChange, ...]) -> ServedRange:
     return ServedRange(group.start, group.end, group.read, group.write, group.changed, moving)
 
 

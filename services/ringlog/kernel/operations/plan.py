@@ -123,7 +123,7 @@ def alteration_key(old: Replication, new: Replication) -> str:
 
 
 def alteration_ends(state: ClusterState, old: Replication, new: Replication) -> tuple[Token, ...]:
-    """The range ends that both settings can be told on."""
+    """The range ends on which both settings can be described."""
     ends = set(state.token_owners)
     if ENTIRE in (old.strategy, new.strategy):
         ends.add(ENTIRE_END)

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from immutables import Map
 
+from ringlog.kernel.generations import requests
 from ringlog.kernel.operations.alteration import altered, prepared_alteration
 from ringlog.kernel.operations.failures import stopped_by, told
 from ringlog.kernel.operations.gates import REPORTED_STAGES, explain, gaining_nodes, gate, is_met
@@ -28,7 +29,7 @@ from ringlog.kernel.operations.stages import (
     in_flight,
     is_ended,
 )
-from ringlog.kernel.outcome import Context, Rejected
+from ringlog.kernel.outcome import EntryContext, Rejected
 from ringlog.kernel.ownership.deltas import apply_deltas, reordered
 from ringlog.kernel.ownership.placements import merge, split
 from ringlog.kernel.settings import setting
@@ -124,7 +125,7 @@ def _not_published(state: ClusterState, operation: Operation) -> Rejected | None
 # ------------------------------------------------------------------------------------------------- entering
 
 
-def enter(state: ClusterState, operation: Operation, stage: str, context: Context) -> ClusterState:
+def enter(state: ClusterState, operation: Operation, stage: str, context: EntryContext) -> ClusterState:
     """The state after ``operation`` entered ``stage``: placements, directory, token map and schema with it."""
     assert stage == next_stage(operation), "stages are entered one after the other"
     parts: dict[str, Any] = {}
@@ -143,9 +144,9 @@ def enter(state: ClusterState, operation: Operation, stage: str, context: Contex
     return without_orphan(entered, context)
 
 
-def at_once(state: ClusterState, operation: Operation, context: Context) -> ClusterState:
+def at_once(state: ClusterState, operation: Operation, context: EntryContext) -> ClusterState:
     """The state after all steps of ``operation`` (not recorded yet) in one entry: nobody is asked, nothing streamed."""
-    assert kind_of(operation).is_at_once, "whoever is asked must be waited for"
+    assert kind_of(operation).is_at_once, "a node that is asked must be waited for"
     for deltas in (operation.plan.start, operation.plan.middle):
         state = replace(state, placements=_with(state, deltas, context))
     ended = replace(operation, plan=Plan(), locks=())
@@ -153,21 +154,22 @@ def at_once(state: ClusterState, operation: Operation, context: Context) -> Clus
     return without_orphan(advance(state, context.epoch, operations=record(state, ended), **parts), context)
 
 
-def without_orphan(state: ClusterState, context: Context) -> ClusterState:
+def without_orphan(state: ClusterState, context: EntryContext) -> ClusterState:
     """The state without its prepared generation, where no token is left, present or coming.
 
     Nobody could describe it, and as long as it is prepared no writer may raise its horizon. Whatever takes the last
     token away (a cancelled join, the last node that leaves, is removed or assassinated) comes through here.
     """
-    orphaned = state.prepared is not None and not target_owners(state)
-    return advance(state, context.epoch, prepared=None) if orphaned else state
+    if state.prepared is None or target_owners(state):
+        return state
+    return advance(requests.ended(state, state.prepared.id, requests.DROPPED, context), context.epoch, prepared=None)
 
 
-def _with(state: ClusterState, deltas: Deltas, context: Context) -> Map[str, Placement]:
+def _with(state: ClusterState, deltas: Deltas, context: EntryContext) -> Map[str, Placement]:
     return apply_deltas(state.placements, deltas, walk_order(state), context.epoch)
 
 
-def _finished(state: ClusterState, operation: Operation, context: Context) -> dict[str, Any]:
+def _finished(state: ClusterState, operation: Operation, context: EntryContext) -> dict[str, Any]:
     """The parts of the state that change when the new layout is all there is."""
     plan = operation.plan
     placements = _with(state, plan.finish, context)
@@ -200,7 +202,7 @@ def standing(nodes: Map[str, Node], operation: Operation, moment: Moment) -> Map
     return nodes
 
 
-def moved(operation: Operation, stage: str, context: Context) -> Operation:
+def moved(operation: Operation, stage: str, context: EntryContext) -> Operation:
     """The operation in ``stage`` since this entry; without plan and locks if that ends it."""
     assert not is_ended(operation), "what has ended stays as it is"
     assert operation.stage_epoch < context.epoch, "epochs of stages ascend"

@@ -1,7 +1,7 @@
 """What a participant says of itself, and whether it can be used: reports of rows, and acknowledged epochs.
 
 A participant may be anybody's program. What it says is checked one by one, so that what cannot be used stops nobody but
-the operation that needs it, and whoever collects it can say who said what.
+the operation that needs it, and its collector can say who said what.
 
 A **report** counts rows and sums them up: ``checksum`` is the sum in lower-case hex, 2 to 128 digits. The log compares
 it with nothing: it is for people and for the store itself, whose nodes must make the same sum of the same rows in

@@ -6,7 +6,7 @@ merged: it meets every quorum that made a write durable. So do survivors fewer t
 are missing are fewer than a quorum; with fewer, rows may be lost, and the gained range has no source (``unsourced``).
 
 A group that shrinks has smaller quorums, and who leaves it takes away what only it and others that leave know. Where a
-quorum of the smaller group might not know all, so many of its members, those that stay included, merge a quorum of the
+quorum of the smaller group might not know all, enough of its members, those that stay included, merge a quorum of the
 old group that each new quorum has one of them. After every operation, then, a quorum of each group has every write
 that a quorum has ever done: the next operation takes that for granted. Without it ``ringlog sim quorums`` finds reads
 that miss a write: from three replicas to one at once, from five to three also one by one.

@@ -28,7 +28,7 @@ Place = tuple[str, bytes | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class RowCell:
     """``value`` None: dead. ``expires``: the instant from which it is as good as dead, None: never."""
 
     timestamp: Micros
@@ -53,8 +53,8 @@ class RowState:
     """
 
     deleted: Micros = NEVER
-    marker: Cell | None = None
-    cells: Map[Place, Cell] = field(default_factory=Map)
+    marker: RowCell | None = None
+    cells: Map[Place, RowCell] = field(default_factory=Map)
     wiped: Map[str, Micros] = field(default_factory=Map)
 
 
@@ -62,7 +62,7 @@ NOTHING = RowState()
 """Says nothing."""
 
 
-def newer(one: Cell | None, other: Cell | None) -> Cell | None:
+def newer(one: RowCell | None, other: RowCell | None) -> RowCell | None:
     """The cell that wins."""
     if one is None or other is None:
         return one or other
@@ -70,10 +70,10 @@ def newer(one: Cell | None, other: Cell | None) -> Cell | None:
 
 
 def row_state(
-    deleted: Micros, marker: Cell | None, cells: Iterable[tuple[Place, Cell]], wiped: Mapping[str, Micros]
+    deleted: Micros, marker: RowCell | None, cells: Iterable[tuple[Place, RowCell]], wiped: Mapping[str, Micros]
 ) -> RowState:
     """A state in normal form of parts that need not be: a place may come several times, under tombstones or not."""
-    kept: dict[Place, Cell] = {}
+    kept: dict[Place, RowCell] = {}
     for place, cell in cells:
         gone = deleted if place[1] is None else max(deleted, wiped.get(place[0], NEVER))
         if cell.timestamp > gone:
@@ -95,7 +95,7 @@ def join_rows(one: RowState, other: RowState) -> RowState:
     return row_state(deleted, marker, (*one.cells.items(), *other.cells.items()), wiped)
 
 
-def _with_cells(one: RowState, other: RowState, marker: Cell | None) -> RowState:
+def _with_cells(one: RowState, other: RowState, marker: RowCell | None) -> RowState:
     """The join where ``other`` brings no tombstone that ``one`` does not know: nothing that ``one`` has goes away."""
     cells = one.cells.mutate()
     for place, cell in other.cells.items():

@@ -7,8 +7,8 @@ stay as they were written.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from immutables import Map
@@ -43,7 +43,7 @@ class PartitionState:
     rows: Map[Key, RowState] = field(default_factory=Map)
 
 
-class Columns:
+class TableColumns:
     """What merging and reading must know of a table: the types of the clustering columns, names of the static columns,
     multi-cell columns with their types.
     """
@@ -77,7 +77,7 @@ class Columns:
 
 
 def partition_state(
-    columns: Columns,
+    columns: TableColumns,
     deleted: Micros = NEVER,
     ranges: Iterable[Range] = (),
     static: RowState = NOTHING,
@@ -89,7 +89,7 @@ def partition_state(
     return PartitionState(bare.deleted, bare.ranges, bare.static, Map({k: row for k, row in kept if row != NOTHING}))
 
 
-def join(one: PartitionState, other: PartitionState, columns: Columns) -> PartitionState:
+def join(one: PartitionState, other: PartitionState, columns: TableColumns) -> PartitionState:
     """The state after the writes of both. Costs least where ``other`` is the small one."""
     deleted = max(one.deleted, other.deleted)
     ranges = _newest((*one.ranges, *other.ranges), deleted) if other.ranges or deleted > one.deleted else one.ranges
@@ -105,6 +105,23 @@ def join(one: PartitionState, other: PartitionState, columns: Columns) -> Partit
         elif key in kept:
             del kept[key]
     return PartitionState(deleted, ranges, static, kept.finish())
+
+
+def only(state: PartitionState, columns: Set[str]) -> PartitionState:
+    """What a partition has of these columns: cells of others are of columns that were dropped, and keep no row."""
+    rows = {key: _only(row, columns) for key, row in state.rows.items()}
+    static = _only(state.static, columns)
+    if static is state.static and all(row is state.rows[key] for key, row in rows.items()):
+        return state
+    return replace(state, static=static, rows=Map({key: row for key, row in rows.items() if row != NOTHING}))
+
+
+def _only(row: RowState, columns: Set[str]) -> RowState:
+    if all(name in columns for name, _ in row.cells) and all(name in columns for name in row.wiped):
+        return row
+    cells = ((place, cell) for place, cell in row.cells.items() if place[0] in columns)
+    wiped = ((name, at) for name, at in row.wiped.items() if name in columns)
+    return replace(row, cells=Map(cells), wiped=Map(wiped))
 
 
 def _newest(ranges: Iterable[Range], deleted: Micros) -> tuple[Range, ...]:

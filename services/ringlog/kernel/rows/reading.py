@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ringlog.kernel.rows.cells import RowState, alive
-from ringlog.kernel.rows.partition import Columns, Key, PartitionState
+from ringlog.kernel.rows.partition import Key, PartitionState, TableColumns
 from ringlog.kernel.schema.collections import value_of
 from ringlog.kernel.values import Micros
 
@@ -25,7 +25,7 @@ class SeenRow:
 
 
 def live_rows(
-    state: PartitionState, columns: Columns, now: Micros
+    state: PartitionState, columns: TableColumns, now: Micros
 ) -> tuple[RowState | None, tuple[tuple[Key, RowState], ...]]:
     """(static row or None, live rows in the order of the clustering key): their live markers and cells only."""
     static = alive(state.static, state.deleted, now)
@@ -34,7 +34,7 @@ def live_rows(
     return static, tuple((key, row) for key, row in found if row is not None)
 
 
-def seen(state: PartitionState, columns: Columns, now: Micros) -> tuple[SeenRow, ...]:
+def seen(state: PartitionState, columns: TableColumns, now: Micros) -> tuple[SeenRow, ...]:
     """The rows of a partition at an instant, in the order of the clustering key."""
     static, rows = live_rows(state, columns, now)
     shared = {} if static is None else values_of(static, columns)
@@ -43,7 +43,7 @@ def seen(state: PartitionState, columns: Columns, now: Micros) -> tuple[SeenRow,
     return tuple(SeenRow(key, values_of(row, columns), shared) for key, row in rows)
 
 
-def values_of(row: RowState, columns: Columns) -> dict[str, bytes]:
+def values_of(row: RowState, columns: TableColumns) -> dict[str, bytes]:
     """Column to value in CQL serialisation as the log has it, of a row whose cells are all live: a multi-cell column is
     whole, its elements in the order of their keys.
     """

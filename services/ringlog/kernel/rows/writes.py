@@ -23,10 +23,10 @@ from contextlib import suppress
 from functools import reduce
 from typing import Protocol
 
-from ringlog.kernel.generations.statements import Statement, TableShape, is_static_only, statements_of
-from ringlog.kernel.generations.statements import Write as StatementWrite
-from ringlog.kernel.rows.cells import NEVER, NOTHING, Cell, Place, RowState, row_state
-from ringlog.kernel.rows.partition import Columns, PartitionState, Range, join, partition_state
+from ringlog.kernel.generations.statements import Statement, TableShape, statements_of
+from ringlog.kernel.generations.statements import WriteLike as StatementWrite
+from ringlog.kernel.rows.cells import NEVER, NOTHING, Place, RowCell, RowState, row_state
+from ringlog.kernel.rows.partition import PartitionState, Range, TableColumns, join, partition_state
 from ringlog.kernel.schema.collections import cells_of
 from ringlog.kernel.schema.order import is_empty_range
 from ringlog.kernel.values import Micros
@@ -34,17 +34,17 @@ from ringlog.kernel.values import Micros
 SECOND: Micros = 1_000_000
 
 
-class Write(StatementWrite, Protocol):
+class StoredWrite(StatementWrite, Protocol):
     """A whole write; its own timestamp is there."""
 
     @property
     def timestamp(self) -> Micros: ...
 
 
-def columns_of(shape: TableShape) -> Columns:
+def columns_of(shape: TableShape) -> TableColumns:
     """The columns of a table by what rules and splitting know of it."""
     types = shape.clustering_types or ("blob",) * shape.clustering_key
-    return Columns(types, shape.static, shape.collections)
+    return TableColumns(types, shape.static, shape.collections)
 
 
 def expiry(timestamp: Micros, ttl: int | None) -> Micros | None:
@@ -53,7 +53,7 @@ def expiry(timestamp: Micros, ttl: int | None) -> Micros | None:
 
 
 def written_row(
-    columns: Columns,
+    columns: TableColumns,
     timestamp: Micros,
     ttl: int | None,
     cells: Iterable[tuple[str, bytes | None]],
@@ -67,23 +67,23 @@ def written_row(
     Bytes that are no value of a multi-cell column say nothing: they were written before the table had the column.
     """
     expires = expiry(timestamp, ttl)
-    found: list[tuple[Place, Cell]] = []
+    found: list[tuple[Place, RowCell]] = []
     wiped: dict[str, Micros] = {}
     for name, value in cells:
         kind = columns.multi_cell.get(name)
         if kind is None:
-            found.append(((name, None), Cell(timestamp, value, None if value is None else expires)))
+            found.append(((name, None), RowCell(timestamp, value, None if value is None else expires)))
         elif value is None:
             wiped[name] = timestamp - 1
         else:
             with suppress(ValueError):
-                found += (((name, key), Cell(timestamp, data, expires)) for key, data in cells_of(kind, value))
-    found += (((name, key), Cell(timestamp, None)) for name, keys in taken for key in keys)
-    marker = Cell(timestamp, b"", expires) if is_insert else None
+                found += (((name, key), RowCell(timestamp, data, expires)) for key, data in cells_of(kind, value))
+    found += (((name, key), RowCell(timestamp, None)) for name, keys in taken for key in keys)
+    marker = RowCell(timestamp, b"", expires) if is_insert else None
     return row_state(NEVER, marker, found, wiped)
 
 
-def effect_of(write: Write, shape: TableShape, columns: Columns) -> PartitionState:
+def effect_of(write: StoredWrite, shape: TableShape, columns: TableColumns) -> PartitionState:
     """What a write leaves that no rule refuses; all its statements take effect together."""
     parts = (
         _effect(
@@ -99,7 +99,7 @@ def effect_of(write: Write, shape: TableShape, columns: Columns) -> PartitionSta
 
 
 def _effect(
-    statement: Statement, timestamp: Micros, ttl: int | None, shape: TableShape, columns: Columns
+    statement: Statement, timestamp: Micros, ttl: int | None, shape: TableShape, columns: TableColumns
 ) -> PartitionState:
     if statement.operation == "PARTITION_DELETE":
         return PartitionState(deleted=timestamp)
@@ -114,13 +114,14 @@ def _effect(
          [one for one in taken if (one[0] in columns.static) is where])
         for where in (True, False)
     )  # fmt: skip
-    has_row = bool(statement.clustering_key or not shape.clustering_key or not is_static_only(statement, shape))
+    # By its key: a static column that was dropped meanwhile makes no row of a statement about static columns alone.
+    has_row = bool(statement.clustering_key or not shape.clustering_key)
     row = written_row(columns, timestamp, ttl, *of_row, is_insert=statement.operation == "INSERT" and has_row)
     static = written_row(columns, timestamp, ttl, *of_static) if columns.static else NOTHING
-    return partition_state(columns, static=static, rows=((statement.clustering_key, row),))
+    return partition_state(columns, static=static, rows=((statement.clustering_key, row),) if has_row else ())
 
 
-def range_effect(statement: Statement, timestamp: Micros, columns: Columns) -> PartitionState:
+def range_effect(statement: Statement, timestamp: Micros, columns: TableColumns) -> PartitionState:
     """What the delete of a range leaves."""
     bounds = statement.bounds
     assert bounds is not None, "a range delete has bounds"

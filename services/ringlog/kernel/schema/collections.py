@@ -45,13 +45,13 @@ _TOKEN = re.compile(r"\s*([A-Za-z][A-Za-z0-9_]*|[<>,])\s*")
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class TypeShape:
     """A type taken apart: ``parts`` are a collection's element or its key and value, or the types of the fields;
     ``fields``: the names of a user type's.
     """
 
     name: str
-    parts: tuple[Shape, ...] = ()
+    parts: tuple[TypeShape, ...] = ()
     frozen: bool = False
     fields: tuple[str, ...] = ()
 
@@ -79,7 +79,7 @@ class Shape:
 
 
 @lru_cache(maxsize=4096)
-def shape_of(type_name: str) -> Shape | None:
+def shape_of(type_name: str) -> TypeShape | None:
     """The shape of a type's name, None if it is none. Scalar names are not looked up here."""
     tokens = tokens_of(type_name)
     if tokens is None:
@@ -102,13 +102,13 @@ def tokens_of(text: str) -> tuple[str, ...] | None:
     return tuple(found)
 
 
-def _parse(tokens: tuple[str, ...], at: int, depth: int = 0) -> tuple[Shape, int] | None:
+def _parse(tokens: tuple[str, ...], at: int, depth: int = 0) -> tuple[TypeShape, int] | None:
     """(shape, position behind it); None if there is none."""
     name = tokens[at] if at < len(tokens) else ""
     if not (name.isalpha() and name.islower()) or depth > DEPTH_MAX:
         return None
     if name not in PARTS and name not in (TUPLE, USER_TYPE):
-        return Shape(name), at + 1
+        return TypeShape(name), at + 1
     parts, fields, separator = [], [], "<"
     at += 1
     while at < len(tokens) and tokens[at] == separator:
@@ -127,14 +127,14 @@ def _parse(tokens: tuple[str, ...], at: int, depth: int = 0) -> tuple[Shape, int
     if not parts or not good or at >= len(tokens) or tokens[at] != ">":
         return None
     if name != FROZEN:
-        return Shape(name, tuple(parts), False, tuple(fields)), at + 1
+        return TypeShape(name, tuple(parts), False, tuple(fields)), at + 1
     inner = parts[0]
     if inner.name == TUPLE:
         return inner, at + 1
-    return (Shape(inner.name, inner.parts, True, inner.fields), at + 1) if inner.is_multi_cell else None
+    return (TypeShape(inner.name, inner.parts, True, inner.fields), at + 1) if inner.is_multi_cell else None
 
 
-def scalars(shape: Shape) -> tuple[str, ...]:
+def scalars(shape: TypeShape) -> tuple[str, ...]:
     """Names of the scalar types within a shape."""
     return tuple(name for part in shape.parts for name in scalars(part)) if shape.parts else (shape.name,)
 
@@ -145,8 +145,8 @@ def log_type(type_name: str) -> str:
     if shape is None or not shape.is_multi_cell:
         return type_name
     if shape.name == "list":
-        return str(Shape("map", (Shape("timeuuid"), *shape.parts), True))
-    return str(Shape(shape.name, shape.parts, True, shape.fields))
+        return str(TypeShape("map", (TypeShape("timeuuid"), *shape.parts), True))
+    return str(TypeShape(shape.name, shape.parts, True, shape.fields))
 
 
 def key_type(type_name: str) -> str:
@@ -215,7 +215,7 @@ def split_fields(data: bytes, width: int) -> tuple[bytes | None, ...]:
     return tuple(fields)
 
 
-def _multi_cell(type_name: str) -> Shape:
+def _multi_cell(type_name: str) -> TypeShape:
     shape = shape_of(type_name)
     if shape is None or not shape.is_multi_cell:
         raise ValueError(f"{type_name} is no multi-cell collection")

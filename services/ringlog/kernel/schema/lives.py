@@ -2,7 +2,8 @@
 
 ``ClusterState.table_lives`` has, for each name, the tables that had it, in their order, and of each its versions. A
 version counts from the settled time of the state on which it was decided, so every write that anybody may have judged
-is older. Nothing is kept before a settled time is promised, nor of a table that has not changed since then, or since
+is older. Where the settled time is lowered, what was to count from above it counts from there (``lowered``).
+Nothing is kept before a settled time is promised, nor of a table that has not changed since then, or since
 what was is forgotten: such a table has counted from the beginning, as ``ClusterState.tables`` has it.
 
 Invariants (``kernel.invariants.verdicts``): the last life of a name is the living table of that name, if one of them
@@ -56,6 +57,8 @@ def _after(life: TableLife, after: Table | None, now: Micros) -> tuple[TableLife
     if after is None:
         # What began at this very time counts for no write at all.
         return (replace(life, until=now),) if life.versions[0].since < now else ()
+    if life.versions[-1].table.version == after.version:  # of the same entry: nobody ever saw the one before
+        return (replace(life, versions=(*life.versions[:-1], replace(life.versions[-1], table=after))),)
     last = replace(life.versions[-1], end=now + NAMED_US)
     return (replace(life, versions=(*life.versions[:-1], last, TableVersion(after, now))),)
 
@@ -75,3 +78,28 @@ def _remembered(known: tuple[TableLife, ...], below: Micros) -> tuple[TableLife,
         if life.until is not None or len(versions) > 1 or versions[0].since > below:
             found.append(life if versions == life.versions else replace(life, versions=versions))
     return tuple(found)
+
+
+def lowered(lives: Lives, until: Micros) -> Lives:
+    """The lives once ``until`` is the settled time: what was to count from above it counts from there."""
+    kept = Map({name: found for name, known in in_order(lives) if (found := _lowered(known, until))})
+    return lives if kept == lives else kept
+
+
+def _lowered(known: tuple[TableLife, ...], until: Micros) -> tuple[TableLife, ...]:
+    found = []
+    for life in known:
+        end = None if life.until is None else min(life.until, until)
+        cut = replace(life, versions=_cut(life.versions, until), until=end)
+        # What begins and ends at this very time counts for no write at all.
+        if cut.until is None or cut.versions[0].since < cut.until:
+            found.append(life if cut == life else cut)
+    return tuple(found)
+
+
+def _cut(versions: tuple[TableVersion, ...], until: Micros) -> tuple[TableVersion, ...]:
+    latest = until + NAMED_US
+    return tuple(
+        replace(one, since=min(one.since, until), end=None if one.end is None else min(one.end, latest))
+        for one in versions
+    )

@@ -34,7 +34,7 @@ from typing import Any, Final
 
 from ringlog.kernel.schema.collections import (
     TUPLE,
-    Shape,
+    TypeShape,
     join_elements,
     join_fields,
     scalars,
@@ -119,7 +119,7 @@ def _made_of(type_name: str) -> CqlType | None:
     return _tuple_type(shape) if shape.name == TUPLE else _user_type(shape)
 
 
-def _collection_type(shape: Shape) -> CqlType:
+def _collection_type(shape: TypeShape) -> CqlType:
     """Elements are written by their own types; of a set or a map no key comes twice."""
     parts = [str(part) for part in shape.parts]
 
@@ -147,7 +147,7 @@ def _collection_type(shape: Shape) -> CqlType:
     return CqlType(str(shape), tuple, write, read)  # type: ignore[arg-type]  # narrower: serialize checks the class
 
 
-def _tuple_type(shape: Shape) -> CqlType:
+def _tuple_type(shape: TypeShape) -> CqlType:
     """Fields by their places; as many as the type has."""
     parts = [str(part) for part in shape.parts]
 
@@ -165,7 +165,7 @@ def _tuple_type(shape: Shape) -> CqlType:
     return CqlType(str(shape), tuple, write, read)  # type: ignore[arg-type]  # narrower: serialize checks the class
 
 
-def _user_type(shape: Shape) -> CqlType:
+def _user_type(shape: TypeShape) -> CqlType:
     """Fields by their names, those that are null left out. Bytes may have fewer fields than the type: of a value that
     was written before the type had the others.
     """

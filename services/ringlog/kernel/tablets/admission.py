@@ -10,11 +10,12 @@ from collections import Counter
 from collections.abc import Iterable
 
 from ringlog.kernel.operations.gates import quorum
+from ringlog.kernel.operations.node_states import shown_state
 from ringlog.kernel.operations.sources import quorum_sources
 from ringlog.kernel.outcome import Rejected
 from ringlog.kernel.settings import setting
 from ringlog.kernel.state import ClusterState, Node
-from ringlog.kernel.tablets.groups import is_dead
+from ringlog.kernel.tablets.groups import is_dead, is_forfeited
 from ringlog.kernel.tablets.map import Tablet, TabletMap, TabletReplica, Transition
 from ringlog.kernel.tablets.stages import (
     INTRANODE,
@@ -85,7 +86,7 @@ def _bad_place(
     """Whether the target may have the tablet."""
     node = state.nodes[target.node]
     if target.node not in targets(state):
-        how = "is down" if node.down else f"is {node.state}"
+        how = "is down" if node.down else f"is {shown_state(state, node.id)}"
         return Rejected("wrong_node_state", f"to: {node.name} {how}: it is given no tablets")
     replication = replication_of(state, tablets.table)
     racks = _racks(replication, node.datacenter)
@@ -120,13 +121,17 @@ def _racks(replication: Replication, datacenter: str) -> tuple[str, ...] | None:
 
 
 def _unknowing(state: ClusterState, tablet: Tablet) -> Rejected | None:
-    """Rows come from a quorum of the replicas in each datacenter."""
+    """Rows come from a quorum of the replicas in each datacenter, or from all that are left."""
     group = nodes_of(tablet.replicas)
-    dead = [node for node in group if is_dead(state.nodes[node])]
-    if quorum_sources(state.nodes, group, dead):
+    if knows_every_row(state, group) or is_forfeited(group, state.nodes):
         return None
-    names = ", ".join(state.nodes[node].name for node in dead)
+    names = ", ".join(state.nodes[node].name for node in group if is_dead(state.nodes[node]))
     return Rejected("too_few_replicas", f"from: without {names} fewer than {quorum(len(group))} know every row")
+
+
+def knows_every_row(state: ClusterState, group: tuple[NodeId, ...]) -> bool:
+    """True if those of a group who live know every write of a quorum of it."""
+    return bool(quorum_sources(state.nodes, group, [node for node in group if is_dead(state.nodes[node])]))
 
 
 def _unwanted(

@@ -32,7 +32,7 @@ def cut_table(state: ClusterState, table: Table, options: TabletOptions | None, 
     replication = state.keyspaces[table.keyspace].replication
     if replication.strategy != TABLETS:
         if options is not None:
-            return Rejected("bad_tablets", f"tablets: the keyspace {table.keyspace} is {replication.strategy}")
+            return Rejected("bad_tablets", f"tablets: {_in_ring(table, replication)}")
         return table, state.tablets
     options = TabletOptions() if options is None else options
     if (wrong := broken_options(state, options)) is not None:
@@ -47,10 +47,15 @@ def cut_table(state: ClusterState, table: Table, options: TabletOptions | None, 
     return cut, state.tablets.set(table.full_name, allocated(table.full_name, count, replication, state, epoch))
 
 
+def _in_ring(table: Table, replication: Replication) -> str:
+    why = f"{table.full_name} has none: the keyspace {table.keyspace} has {replication.strategy}"
+    return f"{why}; make a keyspace in tablets and copy the table there"
+
+
 def rehinted(state: ClusterState, table: Table, options: TabletOptions) -> Table | Rejected:
     """The table with other hints; what it was cut into, and with whom, stays."""
     if table.tablets is None:
-        return Rejected("bad_tablets", f"tablets: {table.full_name} has none")
+        return Rejected("bad_tablets", f"tablets: {_in_ring(table, state.keyspaces[table.keyspace].replication)}")
     if options.count is not None or options.base:
         return Rejected("bad_tablets", "tablets: count and base are those of the creation; split or merge instead")
     if (wrong := broken_options(state, options)) is not None:

@@ -7,8 +7,9 @@ Each stage waits for a quorum of each group in each datacenter, prev and next, a
 - the leaving replica in ``use_new``: afterwards no write reaches it any more;
 - the reports of the stage's work, each of the session that is open.
 
-A leaving or pending replica that is dead is no witness, nor is a replica that has left for good; a dead pending one
-that must acknowledge keeps the tablet where it is, until it is turned back.
+A leaving or pending replica that is dead is no witness, as long as its group has others in its datacenter; one that has
+left for good is none at all (decision 75). A dead pending one that must acknowledge keeps the tablet where it is, until
+it is turned back.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from ringlog.kernel.tablets.stages import (
     STREAMING,
     USE_NEW,
     WRITE_BOTH_READ_OLD,
-    Work,
+    StageWork,
     leaving,
     nodes_of,
     pending,
@@ -46,11 +47,12 @@ def gate(tablets: TabletMap, tablet: Tablet, nodes: Mapping[NodeId, Node]) -> Ga
         for replica in (leaving(tablet), pending(tablet))
         if replica is not None and is_dead(nodes[replica.node])
     )
-    gone = {node for node in (*nodes_of(tablet.replicas), *nodes_of(transition.next)) if nodes[node].state == "left"}
+    everybody = sorted({*nodes_of(tablet.replicas), *nodes_of(transition.next)})
+    gone = tuple([node for node in everybody if nodes[node].state == "left"])
     where = (f"{tablets.table}/{tablet.index}", tablet.start, tablet.end)
     needs: list[GateNeed] = []
     for name, group in (("old", tablet.replicas), ("new", transition.next)):
-        needs += needs_of(nodes, where, name, nodes_of(group), silent | gone, ())
+        needs += needs_of(nodes, where, name, nodes_of(group), silent.union(gone), gone)
     return Gate(where[0], transition.stage, transition.stage_epoch, _must(tablet, nodes), tuple(needs))
 
 
@@ -85,15 +87,15 @@ def reporters(tablet: Tablet, nodes: Mapping[NodeId, Node], anywhere: bool) -> t
     transition = tablet.transition
     assert transition is not None, "a settled tablet has no work"
     match STAGES[transition.stage].work:
-        case Work.STREAM:
+        case StageWork.STREAM:
             return tuple(sorted({target for _, target in streams_of(tablet, nodes, anywhere)}))
-        case Work.REPAIR:
-            return _living(nodes_of(tablet.replicas), nodes)[:1]
-        case Work.CLEAN_LEAVING:
+        case StageWork.REPAIR:
+            return tuple(sorted(_living(nodes_of(tablet.replicas), nodes)))
+        case StageWork.CLEAN_LEAVING:
             return _living(nodes_of(tuple(filter(None, (leaving(tablet),)))), nodes)
-        case Work.CLEAN_PENDING:
+        case StageWork.CLEAN_PENDING:
             return _living(nodes_of(tuple(filter(None, (pending(tablet),)))), nodes)
-        case Work.NONE:
+        case StageWork.NONE:
             return ()
 
 

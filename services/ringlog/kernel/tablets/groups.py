@@ -10,16 +10,21 @@ answered before ``changed`` counts no more.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
-from ringlog.kernel.operations.moving import Moving, moving_at
-from ringlog.kernel.operations.sources import sources_of
+from ringlog.kernel.operations.moving import RangeChange, moving_at
+from ringlog.kernel.operations.sources import NOBODY, sources_of
 from ringlog.kernel.ownership.placements import group_at, placement_of_keyspace
 from ringlog.kernel.state import ClusterState, Node, RangeGroup, Replica, Table
+from ringlog.kernel.swift import maker_of
 from ringlog.kernel.tablets.map import Tablet, TabletMap, TabletReplica
 from ringlog.kernel.tablets.stages import INTRANODE, STAGES, Side, nodes_of, pending, readers, writers
 from ringlog.kernel.values import NodeId, Token
 
-Serving = tuple[RangeGroup, tuple[Moving, ...]]
+_new_replica: Final = maker_of(Replica)
+_new_group: Final = maker_of(RangeGroup)
+
+Serving = tuple[RangeGroup, tuple[RangeChange, ...]]
 """Read group and write group of a token, since which epoch, and what moves in the write group."""
 
 
@@ -30,7 +35,7 @@ def group_of(tablet: Tablet) -> RangeGroup:
     return RangeGroup(tablet.start, tablet.end, _group(readers(tablet)), _group(writers(tablet)), changed)
 
 
-def moving_of(table: str, tablet: Tablet) -> tuple[Moving, ...]:
+def moving_of(table: str, tablet: Tablet) -> tuple[RangeChange, ...]:
     """What moves in a tablet that two sets of replicas write: at most one thing."""
     transition = tablet.transition
     if transition is None or STAGES[transition.stage].writes is not Side.BOTH:
@@ -39,7 +44,7 @@ def moving_of(table: str, tablet: Tablet) -> tuple[Moving, ...]:
     if old == new:
         return ()
     name = f"{table}/{tablet.index}"
-    return (Moving(name, tuple(sorted(new.difference(old))), tuple(sorted(old.difference(new)))),)
+    return (RangeChange(name, tuple(sorted(new.difference(old))), tuple(sorted(old.difference(new)))),)
 
 
 def serving(state: ClusterState, keyspace: str, table: str, token: Token) -> Serving | None:
@@ -47,15 +52,27 @@ def serving(state: ClusterState, keyspace: str, table: str, token: Token) -> Ser
 
     A keyspace in tablets has no answer without a table. O(log n).
     """
-    found = state.tables.get(f"{keyspace}.{table}")
-    tablets = None if found is None else map_of(state, found)
+    name = f"{keyspace}.{table}"
+    tablets = state.tablets.get(name)
+    if tablets is None and (found := state.tables.get(name)) is not None:
+        tablets = map_of(state, found)
     if tablets is not None:
-        tablet = tablets.tablet(tablets.index_of(token))
+        index = tablets.index_of(token)
+        if index not in tablets.transitions:
+            return _settled(tablets, index), ()
+        tablet = tablets.tablet(index)
         return group_of(tablet), moving_of(tablets.table, tablet)
     placement = placement_of_keyspace(state, keyspace)
     if placement is None or not placement.ends:
         return None
     return group_at(placement, token), moving_at(state, placement.key, token)
+
+
+def _settled(tablets: TabletMap, index: int) -> RangeGroup:
+    """``group_of`` a tablet that is in no transition, as nearly all are: each request of a table asks for one."""
+    changed, nodes, since = tablets.settled(index)
+    replicas = tuple(map(_new_replica, nodes, since))
+    return _new_group(tablets.ends[index - 1], tablets.ends[index], replicas, replicas, changed)
 
 
 def map_of(state: ClusterState, table: Table) -> TabletMap | None:
@@ -69,7 +86,8 @@ def streams_of(tablet: Tablet, nodes: Mapping[NodeId, Node], anywhere: bool) -> 
     """(source, target) of the rows of a tablet in transition: see ``operations.sources``.
 
     Within a node it is both. ``anywhere``: its replication knows no datacenters. A source is empty where too few
-    replicas are alive to know every row.
+    replicas are alive to know every row. If those that are missing have left, nobody else ever will: then all who are
+    there are merged, and who comes begins with nothing where nobody is, as from itself (decision 75).
     """
     transition = tablet.transition
     assert transition is not None, "rows move in a transition"
@@ -78,7 +96,20 @@ def streams_of(tablet: Tablet, nodes: Mapping[NodeId, Node], anywhere: bool) -> 
         return ((coming.node, coming.node),)
     old, new = nodes_of(tablet.replicas), nodes_of(transition.next)
     dead = frozenset(node for node in {*old, *new} if is_dead(nodes[node]))
-    return tuple(sources_of(old, new, nodes, dead, anywhere))
+    sources = sources_of(old, new, nodes, dead, anywhere)
+    if not is_forfeited(old, nodes):
+        return tuple(sources)
+    known = [node for node in old if node not in dead]
+    return tuple(
+        (one, target)
+        for source, target in sources
+        for one in ([source] if source != NOBODY else [one for one in known if one != target] or [target])
+    )
+
+
+def is_forfeited(group: tuple[NodeId, ...], nodes: Mapping[NodeId, Node]) -> bool:
+    """True if all replicas that are dead have left: nobody who may come back knows more than those who are there."""
+    return all(nodes[node].state == "left" for node in group if is_dead(nodes[node]))
 
 
 def is_dead(node: Node) -> bool:

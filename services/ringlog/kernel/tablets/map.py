@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from struct import Struct
 from typing import Any, Final
 
@@ -141,11 +142,17 @@ class TabletMap:
         """The settled replicas of a tablet, in their order."""
         return _unpacked(self.nodes, self.chunks[index // CHUNK].rows[index % CHUNK])[2]
 
+    def settled(self, index: int) -> tuple[Epoch, list[NodeId], tuple[Epoch, ...]]:
+        """``changed`` of a tablet; the nodes and ``since`` of its settled replicas, without making values of them."""
+        row, nodes = self.chunks[index // CHUNK].rows[index % CHUNK], self.nodes
+        found = _serving(len(row)).unpack(row)
+        return found[0], [nodes[place] for place in found[2::2]], found[1::2]
+
     def __iter__(self) -> Iterator[Tablet]:
         """Every tablet, in order; for looks at all replicas ``columns`` is quicker."""
         return map(self.tablet, range(self.count))
 
-    def columns(self) -> Columns:
+    def columns(self) -> ReplicaColumns:
         """All settled replicas as arrays."""
         rows = [row for chunk in self.chunks for row in chunk.rows]
         words = np.fromiter(map(len, rows), np.int64, len(rows)) // 8
@@ -153,7 +160,7 @@ class TabletMap:
         kept = np.ones(len(data), bool)
         kept[np.cumsum(words) - words] = kept[np.cumsum(words) - words + 1] = False
         where = data[kept][1::2].astype(np.uint64)
-        return Columns(
+        return ReplicaColumns(
             tablet=np.repeat(np.arange(len(rows)), (words - 2) // 2),
             node=(where >> np.uint64(32)).astype(np.int64),
             shard=(where & np.uint64(2**32 - 1)).astype(np.int64),
@@ -161,7 +168,7 @@ class TabletMap:
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
+class ReplicaColumns:
     """One row for each settled replica, by tablet: its tablet's number, its node's place in ``nodes``, its shard."""
 
     tablet: NDArray[np.int64]
@@ -259,6 +266,12 @@ def shown(chunk: Chunk) -> dict[str, Any]:
         end, changed = _HEAD.unpack_from(row)
         found.append((end, changed, [(node, shard, since) for since, node, shard in _places_of(row)]))
     return {"end": chunk.end, "tablets": found}
+
+
+@cache
+def _serving(length: int) -> Struct:
+    """Of a packed tablet of that length: ``changed``, then ``since`` and node's place of each replica."""
+    return Struct(">8xQ" + "QI4x" * ((length - _HEAD.size) // _REPLICA.size))
 
 
 def _packed(places: Mapping[NodeId, int], end: Token, replicas: Sequence[TabletReplica], changed: Epoch) -> bytes:

@@ -51,7 +51,7 @@ class Side(Enum):
     NEXT = "next"
 
 
-class Work(Enum):
+class StageWork(Enum):
     """What somebody does in a stage, and reports."""
 
     NONE = ""
@@ -68,7 +68,7 @@ class Stage:
     name: str
     reads: Side
     writes: Side
-    work: Work = Work.NONE
+    work: StageWork = StageWork.NONE
     back: str = ""
     settles: Side | None = None
 
@@ -94,16 +94,16 @@ STAGES: Final[dict[str, Stage]] = {
     for stage in (
         Stage(ALLOW, _PREV, _PREV, back=CLEANUP_TARGET),
         Stage(WRITE_BOTH_READ_OLD, _PREV, _BOTH, back=CLEANUP_TARGET),
-        Stage(REBUILD_REPAIR, _PREV, _BOTH, Work.REPAIR, CLEANUP_TARGET),
-        Stage(STREAMING, _PREV, _BOTH, Work.STREAM, CLEANUP_TARGET),
+        Stage(REBUILD_REPAIR, _PREV, _BOTH, StageWork.REPAIR, CLEANUP_TARGET),
+        Stage(STREAMING, _PREV, _BOTH, StageWork.STREAM, CLEANUP_TARGET),
         Stage(WRITE_BOTH_READ_NEW, _NEXT, _BOTH, back=FALLBACK),
         Stage(USE_NEW, _NEXT, _NEXT),
-        Stage(CLEANUP, _NEXT, _NEXT, Work.CLEAN_LEAVING),
+        Stage(CLEANUP, _NEXT, _NEXT, StageWork.CLEAN_LEAVING),
         Stage(END_MIGRATION, _NEXT, _NEXT, settles=_NEXT),
         Stage(FALLBACK, _PREV, _BOTH),
-        Stage(CLEANUP_TARGET, _PREV, _PREV, Work.CLEAN_PENDING),
+        Stage(CLEANUP_TARGET, _PREV, _PREV, StageWork.CLEAN_PENDING),
         Stage(REVERT, _PREV, _PREV, settles=_PREV),
-        Stage(REPAIRING, _PREV, _PREV, Work.REPAIR, END_REPAIR),
+        Stage(REPAIRING, _PREV, _PREV, StageWork.REPAIR, END_REPAIR),
         Stage(END_REPAIR, _PREV, _PREV, settles=_PREV),
     )
 }
@@ -116,7 +116,7 @@ SETTLED: Final = "settled"
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class TransitionKind:
     """A kind of transition: its stages, and what it weighs in the limits on streaming."""
 
     name: str
@@ -126,13 +126,15 @@ class Kind:
 
 _MOVE: Final = (ALLOW, WRITE_BOTH_READ_OLD, STREAMING, WRITE_BOTH_READ_NEW, USE_NEW, CLEANUP, END_MIGRATION)
 
-MIGRATION: Final = Kind("migration", _MOVE)
-INTRANODE: Final = Kind("intranode_migration", _MOVE)
-REBUILD: Final = Kind("rebuild", _MOVE)
-REBUILD_V2: Final = Kind("rebuild_v2", (*_MOVE[:2], REBUILD_REPAIR, *_MOVE[2:]), 2)
-REPAIR: Final = Kind("repair", (REPAIRING, END_REPAIR), 2)
+MIGRATION: Final = TransitionKind("migration", _MOVE)
+INTRANODE: Final = TransitionKind("intranode_migration", _MOVE)
+REBUILD: Final = TransitionKind("rebuild", _MOVE)
+REBUILD_V2: Final = TransitionKind("rebuild_v2", (*_MOVE[:2], REBUILD_REPAIR, *_MOVE[2:]), 2)
+REPAIR: Final = TransitionKind("repair", (REPAIRING, END_REPAIR), 2)
 
-KINDS: Final[dict[str, Kind]] = {kind.name: kind for kind in (MIGRATION, INTRANODE, REBUILD, REBUILD_V2, REPAIR)}
+KINDS: Final[dict[str, TransitionKind]] = {
+    kind.name: kind for kind in (MIGRATION, INTRANODE, REBUILD, REBUILD_V2, REPAIR)
+}
 
 STREAMING_STAGES: Final = (ALLOW, WRITE_BOTH_READ_OLD, REBUILD_REPAIR, STREAMING, REPAIRING)
 """Stages of transitions that count in the limits on streaming."""
@@ -177,7 +179,7 @@ def writers(tablet: Tablet) -> tuple[TabletReplica, ...]:
 
 def session(table: str, index: int, transition: Transition) -> str:
     """The id of the session that the present stage has open; empty if it has none."""
-    if STAGES[transition.stage].work is Work.NONE:
+    if STAGES[transition.stage].work is StageWork.NONE:
         return ""
     return f"{table}/{index}@{transition.stage_epoch}"
 
@@ -198,7 +200,9 @@ def _check() -> None:
         rows = [STAGES[name] for name in kind.stages]
         assert all((row.settles is not None) == (row is rows[-1]) for row in rows), "the last stage settles, no other"
         for row in rows:
-            assert not row.back or STAGES[row.back].reads is _PREV, "whoever turns back reads what was there before"
+            assert not row.back or STAGES[row.back].reads is _PREV, (
+                "a transition that turns back reads what was there before"
+            )
     for row in STAGES.values():
         assert row.reads is not _BOTH, "a read has one group"
         assert row.writes in (_BOTH, row.reads), "readers are writers"

@@ -15,14 +15,14 @@ from ringlog.kernel.values import Epoch
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class SettledTablet:
     """What a tablet is when its transition has ended."""
 
     replicas: tuple[TabletReplica, ...]
     changed: Epoch
 
 
-Step = Transition | Settled
+Step = Transition | SettledTablet
 
 
 def begun(kind: str, tablet: Tablet, wanted: tuple[TabletReplica, ...], epoch: Epoch) -> Transition:
@@ -42,7 +42,7 @@ def entered(tablet: Tablet, stage: str, epoch: Epoch, reason: str = "") -> Step:
     if stage == SETTLED:
         assert old.settles is not None, "only a last stage settles"
         replicas = before.next if old.settles is Side.NEXT else tablet.replicas
-        return Settled(replicas, max(tablet.changed, before.changed))
+        return SettledTablet(replicas, max(tablet.changed, before.changed))
     new = STAGES[stage]
     changed = before.changed if (old.reads, old.writes) == (new.reads, new.writes) else epoch
     to = before.next
@@ -58,7 +58,7 @@ def stepped(tablets: TabletMap, steps: Mapping[int, Step]) -> TabletMap:
     after = with_transitions(
         tablets, {index: step if isinstance(step, Transition) else None for index, step in steps.items()}
     )
-    settled = {index: (step.replicas, step.changed) for index, step in steps.items() if isinstance(step, Settled)}
+    settled = {index: (step.replicas, step.changed) for index, step in steps.items() if isinstance(step, SettledTablet)}
     changed = {
         index: found
         for index, found in settled.items()

@@ -1,13 +1,13 @@
 """What the change topic ``tablets`` tells: of each table one record, and one of each of its tablets.
 
-See ``kernel.changes``; fields of the map that nobody is told of are named in ``kernel.parts``.
+See ``kernel.changes``; fields of the map that are not published are named in ``kernel.parts``.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ringlog.kernel.operations.moving import Moving
+from ringlog.kernel.operations.moving import RangeChange
 from ringlog.kernel.state import Replica
 from ringlog.kernel.tablets.groups import group_of, moving_of
 from ringlog.kernel.tablets.map import CHUNK, Resize, Tablet, TabletMap, TabletReplica
@@ -47,7 +47,7 @@ class TabletChange:
     read: tuple[Replica, ...]
     write: tuple[Replica, ...]
     changed: Epoch
-    moving: tuple[Moving, ...] = ()
+    moving: tuple[RangeChange, ...] = ()
     kind: str = ""
     stage: str = ""
     stage_epoch: Epoch = 0

@@ -17,6 +17,7 @@ from ringlog.kernel.operations.kinds import kind_of
 from ringlog.kernel.operations.stages import REQUESTED, in_flight
 from ringlog.kernel.outcome import Rejected
 from ringlog.kernel.ownership.strategies import impossible
+from ringlog.kernel.service import holds_place
 from ringlog.kernel.state import ClusterState, Node, Operation, in_order
 from ringlog.kernel.tablets.allocation import census, eligible
 from ringlog.kernel.tablets.map import TabletMap, Transition
@@ -32,19 +33,21 @@ def transitions(state: ClusterState) -> Iterator[tuple[TabletMap, Transition]]:
 
 def tables_on(state: ClusterState, node: NodeId) -> tuple[str, ...]:
     """The tables of which a node has a tablet, or is to have one, by name."""
-    return tuple(name for name, tablets in in_order(state.tablets) if _is_on(tablets, node))
+    return tuple(name for name, tablets in in_order(state.tablets) if is_on(tablets, node))
 
 
-def _is_on(tablets: TabletMap, node: NodeId) -> bool:
+def is_on(tablets: TabletMap, node: NodeId) -> bool:
+    """True if a node has one of the tablets, or is to have one."""
     if node in tablets.nodes and tablets.held[tablets.nodes.index(node)]:
         return True
     return any(replica.node == node for one in tablets.transitions.values() for replica in one.next)
 
 
 def is_draining(state: ClusterState, operation: Operation) -> bool:
-    """True if the operation waits for its node to be without tablets."""
+    """True if the operation waits for its node to be without tablets, or without a place in the metadata service."""
     node = parting(operation)
-    return operation.stage == REQUESTED and bool(node) and bool(tables_on(state, node))
+    waits = operation.stage == REQUESTED and bool(node)
+    return waits and (holds_place(state, node) or bool(tables_on(state, node)))
 
 
 def drained_by(state: ClusterState) -> dict[NodeId, Operation]:
@@ -53,8 +56,11 @@ def drained_by(state: ClusterState) -> dict[NodeId, Operation]:
 
 
 def must_wait(state: ClusterState, operation: Operation) -> Rejected | None:
-    """Why a requested operation may not go on for the sake of tablets; None if it may."""
+    """Why a requested operation may not go on for the sake of tablets, or of the metadata service; None if it may."""
     node = parting(operation)
+    if node and holds_place(state, node):
+        text = f"{state.nodes[node].name} hands over its place in the metadata service first"
+        return Rejected("awaits_service", f"operation: {text}")
     if node and (tables := tables_on(state, node)):
         name = state.nodes[node].name
         return Rejected("awaits_tablets", f"operation: {name} has tablets of {len(tables)} tables, first {tables[0]}")
@@ -74,10 +80,11 @@ def may_begin(state: ClusterState) -> Rejected | None:
 
 
 def targets(state: ClusterState) -> dict[NodeId, Node]:
-    """The nodes that may be given tablets now: ``eligible`` ones that do not leave, and who replaces another."""
-    leaving = drained_by(state)
-    found = {name: node for name, node in eligible(state).items() if name not in leaving}
-    for operation in leaving.values():
+    """The nodes that may be given tablets now: ``eligible`` ones (who is asked to leave is none), and who replaces
+    another.
+    """
+    found = eligible(state)
+    for operation in drained_by(state).values():
         if kind_of(operation).brings_node and not state.nodes[operation.node].down:
             found[operation.node] = state.nodes[operation.node]
     return found

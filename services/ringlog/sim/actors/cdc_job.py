@@ -16,7 +16,7 @@ from ringlog.sim.actors.checkpoint import NAME
 from ringlog.sim.actors.driver import Driver
 from ringlog.sim.broker import MUTATIONS
 from ringlog.sim.replica import Step
-from ringlog.sim.world import SECOND, Host
+from ringlog.sim.world import SECOND, SimHost
 from ringlog_cdc.errors import CdcError
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ PATIENCE_US: Micros = 20 * SECOND
 class SimCdcJob:
     """The job. ``refused``: why it waits for an operator, if it does; ``seconds``: second drivers so far."""
 
-    def __init__(self, sim: Simulation, host: Host) -> None:
+    def __init__(self, sim: Simulation, host: SimHost) -> None:
         self.sim = sim
         self.host = host
         self.refused = ""
@@ -39,9 +39,9 @@ class SimCdcJob:
         self._drivers = 0
         self._left = 0
         self._late: list[int] = []
-        self._die: Callable[[Host], None] = lambda _: None
+        self._die: Callable[[SimHost], None] = lambda _: None
 
-    def start(self, host: Host | None = None) -> None:
+    def start(self, host: SimHost | None = None) -> None:
         """Start a driver on the host, which is up; by default on its own."""
         self.sim.world.spawn(host or self.host, "cdc", self._supervise(host or self.host))
 
@@ -70,19 +70,19 @@ class SimCdcJob:
                     process.stop()
             self.start()
 
-    def die_after(self, steps: int, die: Callable[[Host], None]) -> None:
+    def die_after(self, steps: int, die: Callable[[SimHost], None]) -> None:
         """The driver that takes the ``steps``-th step from now dies in it; 0: none does."""
         self._left, self._die = steps, die
 
     def straggle(self, delay: int) -> None:
-        """Of the next task with images an attempt goes on that was given up, so many milliseconds later."""
+        """An attempt of the next task with images goes on after it was given up, this many milliseconds later."""
         self._late.append(delay)
 
     def straggles(self) -> int:
         """A task with images begins: when another attempt at it will come, 0: never."""
         return self._late.pop() if self._late else 0
 
-    def step(self, host: Host) -> None:
+    def step(self, host: SimHost) -> None:
         """A driver on ``host`` is about to write a file or to send rows, and will wait for that."""
         if self._left:
             self._left -= 1
@@ -112,7 +112,7 @@ class SimCdcJob:
             if earlier.closed is None and later.timestamp + leeway_at(state, later) < soon and not self.refused
         ]
 
-    def _supervise(self, host: Host) -> Step:
+    def _supervise(self, host: SimHost) -> Step:
         while True:
             self._drivers += 1
             driver = Driver(self.sim, host, self.host, self._drivers)
@@ -127,7 +127,7 @@ class SimCdcJob:
                 if error.code in ("images_lost", "images_taken") and not self.seconds:
                     self.sim.broken("cdc_images", f"{driver.name}: {error}")
                 if error.code == "checkpoint_cut_off":
-                    # An operator does as he is told.
+                    # An operator does what the message asks for.
                     self.host.disk.pop(NAME, None)
                 if error.code == "checkpoint_lost":
                     self.refused = error.code

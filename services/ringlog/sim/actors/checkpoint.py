@@ -1,7 +1,8 @@
 """The checkpoint folder of the simulated CDC job: what is on disk, and a driver's plan chain over it.
 
 Files appear whole or not at all, and only if they are absent. A write takes time; a driver that dies meanwhile does
-not know whether the file is there. A folder that was wiped is *gone*: whoever still works on it cannot write any more.
+not know whether the file is there. A folder that was wiped is *gone*: a process that still works on it cannot write
+any more.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 from ringlog.sim.actors.states import ImageDisk
 from ringlog.sim.chance import Chance
 from ringlog.sim.replica import Step
-from ringlog.sim.world import Host
-from ringlog_cdc.chain import PlanChain
-from ringlog_cdc.errors import CdcError, ChainMoved
-from ringlog_cdc.known import Known
+from ringlog.sim.world import SimHost
+from ringlog_cdc.chain import PlanChain, StoredChain, canonical, context_name
+from ringlog_cdc.errors import CdcError, ChainBroken, ChainMoved
+from ringlog_cdc.known import KnownRows
 from ringlog_cdc.plan import GENESIS, PlanEntry, check_link
 
 if TYPE_CHECKING:
@@ -41,22 +42,27 @@ class Folder:
     contexts: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     images: ImageDisk | None = None
     recovers: bool = False
-    known: Known | None = None
+    known: KnownRows | None = None
 
     def durable_positions(self) -> dict[int, int]:
         """Source partition to the first offset that may not be durable."""
         return PlanChain(self.plans, self.done).durable_positions()
 
 
-class Checkpoint(PlanChain):
-    """One driver's view of the folder on ``disk``, which another driver may have as well."""
+class Checkpoint(StoredChain[Step, Step]):
+    """One driver's view of the folder on ``disk``, which another driver may have as well. ``stored`` is called when an
+    entry is there.
+    """
 
-    def __init__(self, sim: Simulation, disk: Host, host: Host, chance: Chance) -> None:
+    def __init__(
+        self, sim: Simulation, disk: SimHost, host: SimHost, chance: Chance, stored: Callable[[PlanEntry], None]
+    ) -> None:
         self.folder: Folder = disk.disk.setdefault(NAME, Folder())
         self.sim = sim
         self._disk = disk
         self._host = host
         self._chance = chance
+        self._stored = stored
         super().__init__(self.folder.plans, self.folder.done)
         before = GENESIS
         for _, entry in sorted(self._entries.items()):
@@ -70,14 +76,14 @@ class Checkpoint(PlanChain):
         if self._disk.disk.get(NAME) is not self.folder:
             raise CdcError("checkpoint_gone", "the folder was deleted")
 
-    def append(self, entry: PlanEntry, stored: Callable[[], None]) -> Step:
-        """Store the next entry; raises ChainMoved if its place is taken. ``stored`` is called when it is there."""
+    def append(self, entry: PlanEntry) -> Step:
+        """Store the next entry; see there."""
         check_link(self.head, entry)
         yield from self.writes()
         if entry.sequence in self.folder.plans:
             raise ChainMoved(entry.sequence)
         self.folder.plans[entry.sequence] = entry
-        stored()
+        self._stored(entry)
         self.sim.shared["job"].step(self._host)
         yield self._chance.between(*WRITE_US)
         self._entries[entry.sequence] = entry
@@ -88,8 +94,17 @@ class Checkpoint(PlanChain):
         self.folder.done.add(entry.sequence)
         self._done.add(entry.sequence)
 
-    def put_context(self, name: str, context: Mapping[str, Any]) -> Step:
-        """Store a context if it is absent."""
+    def put_context(self, context: Mapping[str, Any]) -> Step:
+        """Store a context if it is absent; see there."""
+        name = context_name(canonical(context))
         if name not in self.folder.contexts:
             yield from self.writes()
             self.folder.contexts[name] = context
+        return name
+
+    def context(self, name: str) -> Mapping[str, Any]:
+        """The context stored under ``name``; see there."""
+        try:
+            return self.folder.contexts[name]
+        except KeyError:
+            raise ChainBroken(f"context {name} is missing") from None

@@ -12,15 +12,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ringlog.client.cdc.generations import Generations
-from ringlog.client.cdc.progress import Progress, begin_at
-from ringlog.client.cdc.reading import Reading, Verdict
+from ringlog.client.cdc.progress import ConsumerProgress, begin_at
+from ringlog.client.cdc.reading import CdcReading, RowVerdict
 from ringlog.kernel.changes import GenerationChange
 from ringlog.kernel.values import Micros
-from ringlog.sim.broker import CDC, CHANGES, Record, Tail
+from ringlog.sim.broker import CDC, CHANGES, SimRecord, SimTail
 from ringlog.sim.chance import Chance
 from ringlog.sim.memo import cached_change
 from ringlog.sim.replica import Step
-from ringlog.sim.world import SECOND, Host, Signal
+from ringlog.sim.world import SECOND, Signal, SimHost
 from ringlog.wire.records import CdcRow
 
 if TYPE_CHECKING:
@@ -31,10 +31,10 @@ WRITE_US = (50, 3_000)
 
 
 @dataclass(eq=False, slots=True)
-class Stored:
+class StoredRows:
     """``late``: rows that were dropped as repetitions and were none of the delivered ones."""
 
-    progress: Progress
+    progress: ConsumerProgress
     delivered: list[CdcRow] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
     late: list[CdcRow] = field(default_factory=list)
@@ -48,29 +48,31 @@ class Stored:
 class SimConsumer:
     """One consumer over its lives."""
 
-    def __init__(self, sim: Simulation, host: Host) -> None:
+    def __init__(self, sim: Simulation, host: SimHost) -> None:
         self.sim = sim
         self.host = host
         self._chance = Chance(sim.world.seed, "consumer")
-        self._inbox: list[tuple[int, Record]] = []
-        self._changes: list[Record] = []
+        self._inbox: list[tuple[int, SimRecord]] = []
+        self._changes: list[SimRecord] = []
         self._generations = Generations()
-        self._reading: Reading[CdcRow] = Reading(self.stored.progress)
-        self._tails: list[Tail] = []
+        self._reading: CdcReading[CdcRow] = CdcReading(self.stored.progress)
+        self._tails: list[SimTail] = []
         self._news = Signal()
 
     @property
-    def stored(self) -> Stored:
+    def stored(self) -> StoredRows:
         """What is on disk."""
         partitions = self.sim.broker.topics[CDC]
-        stored: Stored = self.host.disk.setdefault(NAME, Stored(begin_at({part.number: 0 for part in partitions})))
+        stored: StoredRows = self.host.disk.setdefault(
+            NAME, StoredRows(begin_at({part.number: 0 for part in partitions}))
+        )
         return stored
 
     def start(self) -> None:
         """Begin a life on the host, which is up."""
         self._inbox, self._changes, self._tails = [], [], []
         self._generations = Generations()
-        self._reading = Reading(Progress.from_json(self.stored.progress.to_json()))
+        self._reading = CdcReading(ConsumerProgress.from_json(self.stored.progress.to_json()))
         self.sim.world.spawn(self.host, "consumer", self._run())
 
     def unfinished(self) -> list[str]:
@@ -115,31 +117,31 @@ class SimConsumer:
             for number, position in sorted(self._reading.positions().items())
         ]
 
-    def _take_changes(self, records: list[Record]) -> None:
+    def _take_changes(self, records: list[SimRecord]) -> None:
         self._changes += [record for record in records if record.key == "cdc-generations"]
         self._news.fire()
 
-    def _taker(self, partition: int) -> Callable[[list[Record]], None]:
-        def take(records: list[Record]) -> None:
+    def _taker(self, partition: int) -> Callable[[list[SimRecord]], None]:
+        def take(records: list[SimRecord]) -> None:
             self._inbox += [(partition, record) for record in records]
             self._news.fire()
 
         return take
 
-    def _note(self, changes: list[Record]) -> None:
+    def _note(self, changes: list[SimRecord]) -> None:
         for record in changes:
             key, data = record.value
             change = None if data is None else cached_change(data)
             assert change is None or isinstance(change, GenerationChange)
             self._generations.note(key, change)
 
-    def _handle(self, partition: int, record: Record) -> None:
+    def _handle(self, partition: int, record: SimRecord) -> None:
         stored = self.stored
         verdict, rows = self._reading.take(partition, record.offset, record.value)
-        if verdict is Verdict.DELIVERED:
+        if verdict is RowVerdict.DELIVERED:
             stored.delivered += rows
             stored.names.update(name_of(row) for row in rows)
-        elif verdict in (Verdict.REPEATED, Verdict.PASSED):
+        elif verdict in (RowVerdict.REPEATED, RowVerdict.PASSED):
             self.sim.did["consumer", f"row {verdict.value}"] += 1
             if name_of(record.value) not in stored.names:
                 stored.late.append(record.value)

@@ -1,93 +1,129 @@
-"""Applications that read and write registers: ``ringlog.client.plans`` decides, this sends, waits and keeps at it.
+"""Applications that read and write registers: they perform ``ringlog.client.protocol`` on virtual time.
 
-An application plans on its own replica of the log, which may be late; it sends again, plans again, and gives up at its
-deadline, after which nobody knows what became of a write. Each register has one writer, whose timestamps ascend, so
-with repairs before answers it is linearizable at QUORUM (Attiya, Bar-Noy, Dolev).
+An application plans on its own replica of the log, which may be late, and gives up at its deadline, after which nobody
+knows what became of a write. Each register has one writer, whose timestamps ascend, so with repairs before answers it
+is linearizable at QUORUM (Attiya, Bar-Noy, Dolev).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from itertools import permutations
+from collections.abc import Callable, Iterator
+from itertools import islice, permutations
 from typing import TYPE_CHECKING, Any
 
-from ringlog.client import plans
-from ringlog.client.plans import Access, Answer, Failed, Level, Plan, Replan, Request, Satisfied, Waiting
-from ringlog.kernel.outcome import Entry, Outcome, Unreadable
-from ringlog.kernel.state import ClusterState
-from ringlog.kernel.values import Micros, NodeId
-from ringlog.node.registers import Reply
+from ringlog.client import protocol
+from ringlog.client.errors import RequestImpossible, RequestTimedOut
+from ringlog.client.plans import Access, Level
+from ringlog.client.protocol import AskReplica, AwaitReplies, LookForNewest, ReceivedReply, Told, found_in
+from ringlog.kernel.outcome import Entry, Outcome, UnreadableEntry
+from ringlog.kernel.state import ClusterState, in_order
+from ringlog.kernel.values import Micros
+from ringlog.protocol.effects import Steps
 from ringlog.sim.actors.registers import Message
 from ringlog.sim.chance import Chance
 from ringlog.sim.histories.events import Op
-from ringlog.sim.replica import SimReplica, Step
-from ringlog.sim.world import MS, SECOND, Host, Signal
-from ringlog.wire.cells import Cell, Key, newest
+from ringlog.sim.replica import Performers, SimReplica, Step, perform
+from ringlog.sim.world import MS, SECOND, Signal, SimHost
+from ringlog.wire.cells import Key, RegisterCell
+from ringlog.wire.data import ReadReply, WriteReply
 
 if TYPE_CHECKING:
     from ringlog.sim.simulation import Simulation
 
 DEADLINE_US: Micros = 4 * SECOND
-RESEND_US: Micros = 600 * MS
-BACKOFF_US: Micros = 50 * MS
+BREAKS_US: tuple[Micros, ...] = (600 * MS, 600 * MS, 3 * SECOND)
+"""After this time without a reply a connection breaks; what was sent may still arrive."""
 KEYSPACE = "ks"
+DATACENTER = "dc1"
 
 
-class GaveUp(Exception):
-    """The deadline came first."""
+class SimCalls:
+    """What one request asks of replicas. ``signal`` fires for every reply, and for every new epoch."""
 
+    __slots__ = ("_breaks", "replies", "signal")
 
-@dataclass(eq=False, slots=True)
-class Attempt:
-    """Answers to one plan, each with what a read found; ``signal`` fires for every one, and for every new epoch.
+    def __init__(self) -> None:
+        self.signal = Signal()
+        self.replies: list[ReceivedReply] = []
+        self._breaks: dict[AskReplica, Micros] = {}
 
-    ``planned``: the state that the plan was made on.
-    """
+    def begin(self, asked: AskReplica, breaks: Micros) -> None:
+        """A reply may come before ``breaks``."""
+        self._breaks[asked] = breaks
 
-    planned: ClusterState
-    answers: list[tuple[Answer, Cell | None]]
-    signal: Signal
+    def put(self, asked: AskReplica, reply: ReadReply | WriteReply) -> None:
+        """A reply has come, if its connection has not broken."""
+        if self._breaks.pop(asked, None) is not None:
+            self.replies.append((asked, found_in(reply)))
+            self.signal.fire()
+
+    def next_break(self, latest: Micros) -> Micros:
+        """When the next connection breaks, at ``latest`` otherwise."""
+        return min(self._breaks.values(), default=latest)
+
+    def take(self, now: Micros) -> list[ReceivedReply]:
+        """The replies since the last time, and None for each connection that has broken."""
+        for asked in [asked for asked, breaks in self._breaks.items() if breaks <= now]:
+            del self._breaks[asked]
+            self.replies.append((asked, None))
+        taken, self.replies = self.replies, []
+        return taken
 
 
 class SimApplication:
     """One application on its host, over its lives. ``written``: the last timestamp that it used, by register."""
 
-    def __init__(self, sim: Simulation, host: Host) -> None:
+    def __init__(self, sim: Simulation, host: SimHost) -> None:
         self.sim = sim
         self.host = host
         self.written: dict[Key, int] = {}
         self._lives = 0
-        self._numbers = 0
-        self._attempts: list[Attempt] = []
+        self._under_way: list[SimCalls] = []
         self._chance = Chance(sim.world.seed, f"application/{host.name}")
 
     def start(self) -> None:
         """Begin a life on the host, which is up."""
         self._lives += 1
-        self._attempts = []
+        self._under_way = []
         self._replica = SimReplica(self.sim, self.host, f"{self.host.name}/{self._lives}")
         self._replica.followers.append(self._hear)
 
-    def _hear(self, before: ClusterState, after: ClusterState, _: Entry | Unreadable, __: Outcome, ___: int) -> None:
+    def _hear(
+        self, before: ClusterState, after: ClusterState, _: Entry | UnreadableEntry, __: Outcome, ___: int
+    ) -> None:
         if after is not before:
-            for attempt in self._attempts:
-                attempt.signal.fire()
+            for calls in self._under_way:
+                calls.signal.fire()
 
     def operate(self, access: Access, key: Key, level: Level) -> None:
         """Begin to read or write a register."""
         if self.host.up:
-            work = self._write(key, level) if access is Access.WRITE else self._read(key, level)
-            self.sim.world.spawn(self.host, f"{self.host.name}.{access}", work)
+            for one in (key, *self._in_tablets(key)):
+                work = self._write(one, level) if access is Access.WRITE else self._read(one, level)
+                self.sim.world.spawn(self.host, f"{self.host.name}.{access}", work)
+
+    def _in_tablets(self, key: Key) -> Iterator[Key]:
+        """The register of that name in a table in tablets, if there is one; that of a namesake is another register."""
+        tables = (table for _, table in in_order(self._replica.state.tables) if table.tablets is not None)
+        for table in islice(tables, 1):
+            yield Key(table.full_name, key.token, b"%b/%b" % (table.id.encode(), key.name))
+
+    def _is_there(self, key: Key) -> bool:
+        """False for a register of a table that is gone by now: what it held is gone, too."""
+        table = self._replica.state.tables.get(key.keyspace)
+        return "." not in key.keyspace or (table is not None and key.name.startswith(table.id.encode()))
 
     def _write(self, key: Key, level: Level) -> Step:
         timestamp = self.written[key] = self.written.get(key, 0) + 1
         for check in self.sim.on_wrote:
             check.wrote(key, timestamp, level, done=False)
         begun = self.sim.recording.invoke(self.host.name, Op.WRITE, key.name.decode(), timestamp)
-        try:
-            yield from self._carry_out(Access.WRITE, key, level, Cell(timestamp, b"%d" % timestamp), self._deadline())
-        except GaveUp:
+        cell = RegisterCell(timestamp, b"%d" % timestamp)
+        told = yield from self._perform(protocol.write(key, cell, level, DATACENTER, DEADLINE_US))
+        if told is None:
             self.sim.did["application", "write", level.value, "gave up"] += 1
+            return
+        if not self._is_there(key):
             return
         self.sim.did["application", "write", level.value, "ok"] += 1
         self.sim.world.tell(self.host.name, f"wrote {key.name.decode()} = {timestamp} at {level}")
@@ -100,98 +136,72 @@ class SimApplication:
         begun = (
             self.sim.recording.invoke(self.host.name, Op.READ, key.name.decode()) if level is not Level.ONE else None
         )
-        try:
-            cell = yield from self._carry_out(Access.READ, key, level, None, self._deadline())
-        except GaveUp:
+        told = yield from self._perform(protocol.read(key, level, DATACENTER, DEADLINE_US))
+        if told is None:
             self.sim.did["application", "read", level.value, "gave up"] += 1
             return
+        if not self._is_there(key):
+            return
         self.sim.did["application", "read", level.value, "ok"] += 1
-        found = cell.timestamp if cell is not None else None
+        found = told.cell.timestamp if told.cell is not None else None
         self.sim.world.tell(self.host.name, f"read {key.name.decode()} = {found} at {level}")
         if begun is not None:
             self.sim.recording.ok(begun, found)
         for check in self.sim.on_found:
             check.found(key, found, level)
 
-    def _deadline(self) -> Micros:
-        return self.sim.world.now + DEADLINE_US
+    # ---------------------------------------------------------------------------------------------- effects
 
-    # ----------------------------------------------------------------------------------------------- recipe
+    def _perform(self, steps: Steps[Told]) -> Step:
+        """What a request has come to; None if it was given up: nobody knows what became of it."""
+        calls, replica = SimCalls(), self._replica
+        at_once: dict[type, Callable[[Any], Any]] = {
+            **replica.at_once,
+            AskReplica: lambda effect: self._ask(calls, effect),
+        }
+        in_time: Performers = {
+            **replica.in_time,
+            AwaitReplies: lambda effect: self._await(calls, effect),
+            LookForNewest: lambda _: self._look(),
+        }
+        self._under_way.append(calls)
+        try:
+            told: Told = yield from perform(steps, at_once, in_time)
+        except (RequestTimedOut, RequestImpossible):
+            return None
+        finally:
+            self._under_way.remove(calls)
+        self.sim.did["application", "plans again"] += told.attempts > 1
+        self.sim.did["application", "repairs"] += told.repair is not None
+        return told
 
-    def _carry_out(self, access: Access, key: Key, level: Level, cell: Cell | None, deadline: Micros) -> Step:
-        """What a read found (None for nothing), or None when a write is done. Raises GaveUp."""
-        request = Request(key.keyspace, key.token, access, level, "dc1")
-        kept: list[tuple[Answer, Cell | None]] = []
-        while self.sim.world.now < deadline:
-            state = self._replica.state
-            made = plans.plan(state, request)
-            outcome: plans.Outcome = made if isinstance(made, Failed) else Waiting((), 0)
-            attempt = Attempt(state, kept, Signal())
-            if isinstance(made, Plan):
-                self._attempts.append(attempt)
-                outcome = yield from self._attempt(made, attempt, key, cell, deadline)
-                self._attempts.remove(attempt)
-            if isinstance(outcome, Satisfied) and isinstance(made, Plan):
-                if access is Access.WRITE:
-                    return None
-                return (yield from self._found(made, attempt, key, deadline))
-            if isinstance(outcome, Replan):
-                self.sim.did["application", "plans again"] += 1
-                kept = [pair for pair in attempt.answers if pair[0] in outcome.kept]
-            yield BACKOFF_US + self._chance.below(BACKOFF_US)
-        raise GaveUp
+    def _look(self) -> Step:
+        yield from self._replica.barrier()
+        return True
 
-    def _attempt(self, made: Plan, attempt: Attempt, key: Key, cell: Cell | None, deadline: Micros) -> Step:
-        """Send until the answers decide, or the deadline comes (Waiting)."""
-        world = self.sim.world
-        has_answered = {answer.node for answer, _ in attempt.answers}
-        again = world.now
-        while True:
-            state = self._replica.state
-            attempt.answers = [pair for pair in attempt.answers if plans.is_of_this_log(pair[0], state)]
-            outcome = plans.count(made, [answer for answer, _ in attempt.answers], state)
-            if not isinstance(outcome, Waiting) or world.now >= deadline:
-                return outcome
-            if world.now >= again:
-                again = world.now + RESEND_US
-                has_answered = {answer.node for answer, _ in attempt.answers}
-                for node in made.asked:
-                    if node not in has_answered:
-                        self._send(node, attempt, key, cell)
-            yield attempt.signal, max(1, min(again, deadline) - world.now)
+    def _await(self, calls: SimCalls, effect: AwaitReplies) -> Step:
+        now, latest = self.sim.world.now, self.sim.world.now + effect.patience
+        if not calls.replies:
+            yield calls.signal, max(min(calls.next_break(latest), latest) - now, 1)
+        return calls.take(self.sim.world.now)
 
-    def _send(self, node: NodeId, attempt: Attempt, key: Key, cell: Cell | None) -> None:
-        target = self.sim.shared["nodes"].get(node)
+    def _ask(self, calls: SimCalls, effect: AskReplica) -> None:
+        target = self.sim.shared["nodes"].get(effect.node)
+        calls.begin(effect, self.sim.world.now + min(effect.patience, self._chance.pick(BREAKS_US)))
         if target is None:
             return
-
-        def answer(told: tuple[NodeId, Reply, str]) -> None:
-            replica, reply, state_id = told
-            attempt.answers.append((Answer(replica, reply.epoch, reply.refused, state_id), reply.cell))
-            attempt.signal.fire()
-
         self.sim.shared["messages"] = number = self.sim.shared.get("messages", 0) + 1
-        message = Message(number, key, cell, attempt.planned, self.host, answer)
+        request = effect.request
+        message = Message(
+            number,
+            request.key,
+            request.cell,
+            effect.planned,
+            self.host,
+            lambda reply: calls.put(effect, reply),
+            effect.is_digest,
+        )
         self.sim.world.send(self.host, target.host, target.registers.take, message)
-
-    def _found(self, made: Plan, attempt: Attempt, key: Key, deadline: Micros) -> Step:
-        """The newest cell that counts, once it is as safe as a write."""
-        state = self._replica.state
-        now = plans.plan(state, made.request)
-        assert isinstance(now, Plan), "what is satisfied can be planned"
-        good = [(answer, cell) for answer, cell in attempt.answers if plans.counts(now, answer)]
-        best: Cell | None = None
-        for _, cell in good:
-            best = newest(best, cell) if cell is not None else best
-        if best is None:
-            return None
-        repair = plans.repair(made, [answer for answer, cell in good if cell == best], state)
-        if isinstance(repair, Failed):
-            raise GaveUp
-        if repair is not None:
-            self.sim.did["application", "repairs"] += 1
-            yield from self._carry_out(Access.WRITE, key, repair.request.level, best, deadline)
-        return best
 
 
 def register_keys(seed: int, tokens: tuple[int, ...]) -> tuple[Key, ...]:
@@ -203,7 +213,7 @@ def register_keys(seed: int, tokens: tuple[int, ...]) -> tuple[Key, ...]:
     return tuple(Key(KEYSPACE, max(chance.pick(near), -(2**63) + 1), name) for name in (b"r0", b"r1", b"one"))
 
 
-def disturb(sim: Simulation, applications: list[Host], nodes: list[Host]) -> None:
+def disturb(sim: Simulation, applications: list[SimHost], nodes: list[SimHost]) -> None:
     """Faults that last until all faults end: among applications and nodes, and between either and the broker."""
     chance, world = Chance(sim.world.seed, "disturbed"), sim.world
     lost, late = chance.pick([0.0, 0.1, 0.3, 0.5]), chance.pick([0.0, 0.1, 0.3])

@@ -7,8 +7,6 @@ what becomes of each mutation are the production functions.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -22,29 +20,29 @@ from ringlog.sim.actors.checkpoint import Checkpoint
 from ringlog.sim.actors.imaged import ImagedParts
 from ringlog.sim.actors.rows import ROW_BYTES_MAX, Places, Taken, noted, outgoing, read_input, without
 from ringlog.sim.actors.writer import WRITER_NAME, SimWriter
-from ringlog.sim.broker import CDC, DEAD, MUTATIONS, Record
+from ringlog.sim.broker import CDC, DEAD, MUTATIONS, SimRecord
 from ringlog.sim.chance import Chance
 from ringlog.sim.client import SimClient
 from ringlog.sim.replica import Step
-from ringlog.sim.world import MS, SECOND, Host, Signal, Unanswered
+from ringlog.sim.world import MS, SECOND, Signal, SimHost, Unanswered
 from ringlog_cdc.decisions import context_of, table_of
 from ringlog_cdc.errors import CdcError, checkpoint_lost
 from ringlog_cdc.known import LETTERS, Noted, known_of, may_have_written, settled_of
 from ringlog_cdc.plan import PartitionFacts, PlanEntry
 from ringlog_cdc.protocol.batch import (
     AppendedSince,
+    AwaitState,
     Batches,
     Begin,
     CheckCheckpoint,
     ClaimCheckpoint,
     FactsOf,
     GiveUpClaim,
-    Held,
     LookUp,
     MarkDone,
-    News,
     PutContext,
-    Write,
+    ReportHeld,
+    WriteRows,
     start,
 )
 from ringlog_cdc.routing import RoutingTable
@@ -61,7 +59,7 @@ SENT_TOGETHER = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class MicroBatch:
     """A batch in hand: its number, where it ends, and its records that are mutations or claim to be."""
 
     number: int
@@ -72,7 +70,7 @@ class Batch:
 class Driver:
     """One run of the job on ``host``, with the checkpoint on ``disk``'s disk."""
 
-    def __init__(self, sim: Simulation, host: Host, disk: Host, number: int) -> None:
+    def __init__(self, sim: Simulation, host: SimHost, disk: SimHost, number: int) -> None:
         self.sim = sim
         self.host = host
         self.name = f"cdc-{number}"
@@ -82,12 +80,12 @@ class Driver:
         self._client = SimClient(sim, host, self.name)
         self._replica = self._client.replica
         self._tails: list[Any] = []
-        self._waiting: dict[int, list[Record]] = {}
+        self._waiting: dict[int, list[SimRecord]] = {}
         self._news = Signal()
         self._store: Checkpoint
         self._writer: SimWriter
         self._images: ImagedParts
-        self._batch: Batch
+        self._batch: MicroBatch
 
     def run(self) -> Step:
         """Start and work, until a CdcError is raised."""
@@ -103,7 +101,7 @@ class Driver:
             keeper = self.sim.world.spawn(self.host, f"{self.name}.promises", writer.keep())
             try:
                 folder = self._store.folder
-                stored, ends = folder.contexts.__getitem__, folder.offsets.__getitem__
+                stored, ends = self._store.context, folder.offsets.__getitem__
                 yield from self._batches(Batches(promises, {}, self._context, stored, ends, self._limit))
             finally:
                 keeper.stop()
@@ -118,17 +116,17 @@ class Driver:
             Look: lambda _: self._check(),
             AppendedSince: self._later,
             FactsOf: self._facts,
-            Held: self._held,
+            ReportHeld: self._held,
         }
         self._replica.in_time |= {
             ClaimCheckpoint: self._claim,
             CheckCheckpoint: self._look_ahead,
             LookUp: lambda _: self._look_up(),
             At: self._at,
-            PutContext: self._put_context,
-            News: self._next_state,
+            PutContext: lambda effect: self._store.put_context(effect.context),
+            AwaitState: self._next_state,
             Begin: self._begin,
-            Write: self._write,
+            WriteRows: self._write,
             MarkDone: lambda effect: self._store.mark_done(effect.entry),
         }
 
@@ -140,7 +138,9 @@ class Driver:
             self.sim.did["cdc", effect.moment] += 1
 
     def _claim(self, effect: ClaimCheckpoint) -> Step:
-        self._store = self._writer.store = Checkpoint(self.sim, self._disk, self.host, self._chance)
+        self._store = self._writer.store = Checkpoint(
+            self.sim, self._disk, self.host, self._chance, self._writer.stored
+        )
         folder = self._store.folder
         if folder.claimed:
             return False
@@ -213,7 +213,7 @@ class Driver:
             newest += 1
 
     def _taker(self, partition: int) -> Any:
-        def take(records: list[Record]) -> None:
+        def take(records: list[SimRecord]) -> None:
             self._waiting[partition] += records
             self._news.fire()
 
@@ -249,7 +249,7 @@ class Driver:
             taken = [record for record in waiting if record.offset < end]
             del waiting[: len(taken)]
             found += [read_input(partition, record) for record in taken]
-        return Batch(number, ends, found)
+        return MicroBatch(number, ends, found)
 
     def _check(self) -> None:
         if self._writer.failure is not None:
@@ -271,15 +271,10 @@ class Driver:
     def _context(self, state: ClusterState) -> dict[str, Any]:
         return context_of(state, MUTATIONS, len(self.sim.broker.topics[CDC]), ROW_BYTES_MAX)
 
-    def _put_context(self, effect: PutContext) -> Step:
-        name = _name(effect.context)
-        yield from self._store.put_context(name, effect.context)
-        return name
-
-    def _held(self, effect: Held) -> None:
+    def _held(self, effect: ReportHeld) -> None:
         self.sim.did["cdc", "said what is decided" if effect.horizon is None else "held"] += 1
 
-    def _next_state(self, effect: News) -> Step:
+    def _next_state(self, effect: AwaitState) -> Step:
         if self._replica.state is effect.seen:
             yield self._replica.changed, HELD_LOOK_US
         return self._replica.state
@@ -298,7 +293,7 @@ class Driver:
         if self._images.concern(effect.entry):
             yield from self.sim.moments.at("imaged", self.host)
 
-    def _write(self, effect: Write) -> Step:
+    def _write(self, effect: WriteRows) -> Step:
         """Write the rows and dead letters of a part: what comes from a source partition in its order."""
         entry = effect.entry
         work = (yield from self._images.work(entry)) if self._images.concern(entry) else None
@@ -318,7 +313,7 @@ class Driver:
         known = self._store.folder.known
         return places if known is None else without(places, known)
 
-    def send(self, host: Host, topic: str, partition: int, values: Sequence[tuple[str, Any]]) -> Step:
+    def send(self, host: SimHost, topic: str, partition: int, values: Sequence[tuple[str, Any]]) -> Step:
         """Send records from ``host`` until they are acknowledged. Raises CdcError."""
         for _ in range(ATTEMPTS):
             self.sim.shared["job"].step(host)
@@ -329,17 +324,13 @@ class Driver:
                 continue
         raise CdcError("query_failed", f"partition {partition} of {topic} takes no rows")
 
-    def _table(self, effect: Write) -> RoutingTable:
+    def _table(self, effect: WriteRows) -> RoutingTable:
         context, closed = effect.context, effect.closed
         tables: dict[Any, RoutingTable] = self.sim.shared.setdefault("cdc/tables", {})
         key = (effect.entry.context, closed, len(context["generations"]))
         if key not in tables:
             tables[key] = table_of(context, closed, effect.state)
         return tables[key]
-
-
-def _name(context: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(context, sort_keys=True).encode()).hexdigest()
 
 
 def within(rows: Iterable[Taken], entry: PlanEntry) -> list[Taken]:

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ringlog.sim.actors.checkpoint import Checkpoint
 from ringlog.sim.actors.rows import Places, Taken, outgoing
 from ringlog.sim.actors.states import SimFiles
 from ringlog.sim.chance import Chance
 from ringlog.sim.replica import Step
-from ringlog.sim.world import MS, Host
+from ringlog.sim.world import MS, SimHost
 from ringlog_cdc.errors import CdcError
 from ringlog_cdc.images.tables import image_tables
 from ringlog_cdc.images.work import ImageFolder, ImageWork
@@ -25,16 +25,29 @@ from ringlog_cdc.plan import OffsetRange, PlanEntry
 from ringlog_cdc.routing import RoutingTable
 
 if TYPE_CHECKING:
-    from ringlog.sim.actors.driver import Driver
+    from ringlog.sim.simulation import Simulation
 
 EXECUTOR = "executor"
 COMMIT_US = (50, 1_500)
 
 
+class Sender(Protocol):
+    """The driver, as far as its tasks need it."""
+
+    sim: Simulation
+    host: SimHost
+
+    def left(self, places: Places) -> Places:
+        """What is to go out, without what was there before this checkpoint."""
+
+    def send(self, host: SimHost, topic: str, partition: int, values: Sequence[tuple[str, Any]]) -> Step:
+        """Send records from ``host`` until they are acknowledged. Raises CdcError."""
+
+
 class ImagedParts:
     """Those of one driver. ``epoch``: at which its incarnation was registered; ``disk``: where the checkpoint lies."""
 
-    def __init__(self, driver: Driver, store: Checkpoint, disk: Host, epoch: int, chance: Chance) -> None:
+    def __init__(self, driver: Sender, store: Checkpoint, disk: SimHost, epoch: int, chance: Chance) -> None:
         self.sim = driver.sim
         self._driver = driver
         self._store = store
@@ -46,16 +59,15 @@ class ImagedParts:
     def concern(self, entry: PlanEntry) -> bool:
         """True unless no table keeps images and none did."""
         kept = self._store.folder
-        return bool(entry.ranges) and (kept.images is not None or "images" in kept.contexts[entry.context])
+        return bool(entry.ranges) and (kept.images is not None or "images" in self._store.context(entry.context))
 
     def work(self, entry: PlanEntry) -> Step:
         """What the tasks of a part must know; None if its tables keep no images."""
-        kept = self._store.folder
         yield from self._files.free(self._files.partitions())
         before = self._store.before(entry)
-        is_first = before is None or not kept.contexts[before.context].get("images")
+        is_first = before is None or not self._store.context(before.context).get("images")
         again = self._store.replayed_from(entry.batch)
-        return self._folder.work(image_tables(kept.contexts[entry.context]), entry.ranges, again, is_first)
+        return self._folder.work(image_tables(self._store.context(entry.context)), entry.ranges, again, is_first)
 
     def carry_out(self, rows: Sequence[Taken], entry: PlanEntry, work: ImageWork, table: RoutingTable) -> Step:
         """Write the rows and dead letters of a part, and keep its states."""
@@ -71,7 +83,7 @@ class ImagedParts:
 
     def _task(
         self,
-        host: Host,
+        host: SimHost,
         chance: Chance,
         rows: Sequence[Taken],
         entry: PlanEntry,
@@ -120,7 +132,7 @@ class ImagedParts:
 
         self.sim.world.spawn(host, "late task", attempt())
 
-    def _seen_from(self, host: Host) -> SimFiles:
+    def _seen_from(self, host: SimHost) -> SimFiles:
         return SimFiles(Path(), self._store.folder, self._disk, host)
 
 

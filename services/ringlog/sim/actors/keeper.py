@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ringlog.cache.port import Confirmation, Written
+from ringlog.cache.port import Confirmation, WriteOutcome
 from ringlog.kernel.values import Micros
-from ringlog.protocol.keeper import Position, Rest, Store, keep
+from ringlog.protocol.keeper import AwaitNewer, NextOffset, Store, keep
 from ringlog.protocol.role import Accept
 from ringlog.sim.actors.role import Worker
 from ringlog.sim.broker import ANSWER_US, Answer
@@ -24,8 +24,8 @@ class KeeperWorker(Worker):
 
     def work(self) -> Step:
         """Keep the cache at the newest epoch, for ever."""
-        self.replica.at_once |= {Accept: lambda _: None, Position: lambda _: self.replica.position}
-        self.replica.in_time |= {Store: self._store, Rest: self._rest}
+        self.replica.at_once |= {Accept: lambda _: None, NextOffset: lambda _: self.replica.position}
+        self.replica.in_time |= {Store: self._store, AwaitNewer: self._rest}
         return self.replica.perform(keep(self.direct.steps))
 
     def _store(self, effect: Store) -> Step:
@@ -41,12 +41,12 @@ class KeeperWorker(Worker):
             written = yield from sim.world.call(self.host, sim.world.host("cache"), ask, ANSWER_US)
         except Unanswered:
             return None
-        if written is Written.APPLIED:
+        if written is WriteOutcome.APPLIED:
             for check in sim.on_cached:
                 check.cached(effect.state)
         return written
 
-    def _rest(self, effect: Rest) -> Step:
+    def _rest(self, effect: AwaitNewer) -> Step:
         if not effect.answered:
             yield RETRY_US
             return

@@ -1,42 +1,52 @@
-"""A reference node on the simulated world: ``ringlog.node.holder`` decides, this moves records, rows and answers.
-
-The recipe is that of ``ringlog.node.process``: take records of the mutations, take a read barrier of the log, adopt the
-state it gives, judge the records under it; acknowledge what is adopted once the node knows again what it knew before
-a restart, the epoch on disk first.
-"""
+"""A reference node on the simulated world: performs the steps of ``ringlog.node.protocol`` on virtual time."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ringlog.client.results import AppliedResult, RejectedResult
+from ringlog.client.results import RejectedResult
 from ringlog.kernel.commands.movements import Join, Replace
 from ringlog.kernel.commands.nodes import DeclareDown, RegisterNode
 from ringlog.kernel.commands.verdicts import SettleVerdicts
-from ringlog.kernel.generations.acceptance import append_time_us
-from ringlog.kernel.history import state_id_at
-from ringlog.kernel.settings import setting
 from ringlog.kernel.state import ClusterState
-from ringlog.kernel.values import Command, Micros
-from ringlog.node import membership
-from ringlog.node.due import Due
-from ringlog.node.holder import HELD, NOT_MINE, UNREADABLE, Fetch, Holder, NotReady, NotServed, Snapshot
-from ringlog.node.settling import Waiting, next_settled
-from ringlog.node.steps import Attempt, Broken, stream
+from ringlog.kernel.values import Micros
+from ringlog.node.errors import NodeFailed
+from ringlog.node.holder import Holder, NotReady, NotServed, RowFetch, Snapshot
+from ringlog.node.protocol.acks import Keep, News, PublishAcknowledgement, acknowledge
+from ringlog.node.protocol.joining import After, Answered, join, register
+from ringlog.node.protocol.loads import AwaitLoads, MeasureTablets, PublishLoad, report_loads
+from ringlog.node.protocol.stream import AskAgain, PullMissing, stream
+from ringlog.node.protocol.turn import (
+    Acknowledged,
+    BeginStream,
+    Beside,
+    CaughtUp,
+    CountVerdicts,
+    MayAcknowledge,
+    Rest,
+    SettlingRefused,
+    Tailed,
+    Take,
+    Turns,
+)
+from ringlog.node.store import RowStore, reads_from
 from ringlog.node.tries import Tries
-from ringlog.protocol.submission import NoAnswer
-from ringlog.protocol.tablet_steps import tablet_reports
+from ringlog.protocol.effects import Steps
+from ringlog.protocol.load_reports import Amounts
+from ringlog.protocol.submission import AskFor, NoAnswer, insist
+from ringlog.sim.actors.kept_rows import rows_of
 from ringlog.sim.actors.registers import SimRegisters, streaming
-from ringlog.sim.broker import ACKS, MUTATIONS, Record, Tail
+from ringlog.sim.actors.replicas import SimReplicas
+from ringlog.sim.broker import ACKS, LOAD, MUTATIONS, SimRecord, SimTail
 from ringlog.sim.chance import Chance
 from ringlog.sim.client import SimClient
 from ringlog.sim.memo import cached_mutation
-from ringlog.sim.replica import SimReplica, Step, perform
-from ringlog.sim.world import MS, SECOND, Host, Signal, Unanswered
-from ringlog.wire.errors import WireError
+from ringlog.sim.replica import Performers, SimReplica, Step, perform
+from ringlog.sim.shape import tablet_bytes
+from ringlog.sim.world import MS, SECOND, Signal, SimHost, Unanswered
 from ringlog.wire.incarnations import incarnation
-from ringlog.wire.records import NodeAck, encode_node_ack
+from ringlog.wire.records import Mutation, encode_node_ack, encode_node_load
 
 if TYPE_CHECKING:
     from ringlog.sim.simulation import Simulation
@@ -44,8 +54,45 @@ if TYPE_CHECKING:
 RETRY_US: Micros = 300 * MS
 SUBMIT_US: Micros = 6 * SECOND
 LOOK_US: Micros = 2 * SECOND
+LATER = Rest(LOOK_US)
+LOADS_US: Micros = 2 * SECOND
 LAGS_US: tuple[Micros, ...] = (0, 0, 30 * MS, 300 * MS, 1_500 * MS)
-JOIN_RETRIED = (*membership.JOIN_RETRIED, "changes_paused")
+
+
+def _rest(rest: Rest) -> Step:
+    yield rest.time
+
+
+def _sizes(effect: MeasureTablets) -> Amounts:
+    """A tablet of a number holds the same wherever it is."""
+    return {table: {one: tablet_bytes(one) for one in numbers} for table, numbers in effect.own.items()}
+
+
+class SimHolder(Holder):
+    """The rows of one node; checks hear what it adopts and receives. Nodes share the decoding of writes."""
+
+    def __init__(self, sim: Simulation, node: str, store: RowStore | None = None) -> None:
+        super().__init__(node, store)
+        self._sim = sim
+
+    def adopt(self, state: ClusterState) -> list[RowFetch]:
+        """As it ships."""
+        before = self.state
+        fetches = super().adopt(state)
+        if self.state is not before:
+            for check in self._sim.on_adopted:
+                check.adopted(self.node, state)
+        return fetches
+
+    def receive(self, fetch: RowFetch, snapshot: Snapshot) -> bool:
+        """As it ships."""
+        kept = super().receive(fetch, snapshot)
+        for check in self._sim.on_received:
+            check.received(self.node, fetch, snapshot, kept)
+        return kept
+
+    def _seen(self, value: bytes) -> Mutation:
+        return cached_mutation(value)
 
 
 class SimNode:
@@ -57,13 +104,13 @@ class SimNode:
     ``acknowledged``, the newest epoch that it acknowledged.
     """
 
-    def __init__(self, sim: Simulation, host: Host, registration: RegisterNode, tokens: tuple[int, ...]) -> None:
+    def __init__(self, sim: Simulation, host: SimHost, registration: RegisterNode, tokens: tuple[int, ...]) -> None:
         self.sim = sim
         self.host = host
         self.registration = registration
         self.tokens = tokens
         self.name = registration.name
-        self.holder = Holder(registration.id)
+        self.holder: Holder = SimHolder(sim, registration.id)
         self.registers = SimRegisters(sim, host, registration.id)
         self.lives = 0
         self._lag: Micros = 0
@@ -75,24 +122,25 @@ class SimNode:
     def start(self) -> None:
         """Begin a life on the host, which is up."""
         self.lives += 1
-        self.holder = Holder(self.registration.id)
+        self.holder = SimHolder(self.sim, self.registration.id, rows_of(self.sim, self.host, self.lives))
         self._replica = SimReplica(self.sim, self.host, f"{self.name}/{self.lives}", alone=self.lives == 2)
         self._client = SimClient(self.sim, self.host, f"{self.name}/{self.lives}", self._replica)
-        self._inbox: list[tuple[int, Record]] = []
-        self._waiting: Waiting[Record] = Waiting()
-        self._is_asking = False
-        self._active_until: Micros = 0
+        self._inbox: list[Tailed] = []
         self._ends: dict[int, int] = {}
-        self._seen: dict[int, int] = {}
-        self._tails: list[Tail] = []
-        self._due = Due(self.registration.id)
+        self._tails: list[SimTail] = []
         self._ack_signal = Signal()
         self.tries = Tries()
         self.registers.start(self._replica, self._ack_signal, self.tries)
         for check in self.sim.on_began:
             check.began(self.registration.id)
         self.sim.world.spawn(self.host, f"{self.name}.main", self._main(), self._over)
-        self.sim.world.spawn(self.host, f"{self.name}.acks", self._publish_acks())
+        replicas = SimReplicas(self.sim, self.host, self.registration.id, self._ack_signal)
+        acks = acknowledge(self.holder, self.registers, self.tries, incarnation(self.lives, self.name), replicas)
+        in_time: Performers = {**self._replica.in_time, News: self._await_news, PublishAcknowledgement: self._publish}
+        at_once = {**self._replica.at_once, Keep: self._keep}
+        self.sim.world.spawn(self.host, f"{self.name}.acks", perform(acks, at_once, in_time))
+        if self.sim.shared["balances"]:
+            self.sim.world.spawn(self.host, f"{self.name}.load", self._perform(report_loads(self.holder)))
 
     def read_slowly(self, lag: Micros) -> None:
         """From now on the node gets records of the mutations that much later."""
@@ -103,7 +151,7 @@ class SimNode:
     def lose(self) -> None:
         """The disk is gone, and with it all that this node was."""
         self.lives, self.is_lost = 0, True
-        self.holder = Holder(self.registration.id)
+        self.holder = SimHolder(self.sim, self.registration.id)
 
     def _over(self, why: str) -> None:
         self.sim.broken("node_ended", f"{self.name} ended: {why}")
@@ -111,216 +159,159 @@ class SimNode:
     # ------------------------------------------------------------------------------------------- main loop
 
     def _main(self) -> Step:
-        sim, holder, replica = self.sim, self.holder, self._replica
+        sim, replica = self.sim, self._replica
         yield from self._client.start()
         yield from replica.barrier()
-        state = replica.state
-        if state.epoch < self.host.disk.get("acknowledged", 0):
+        if replica.state.epoch < self._acknowledged():
             sim.broken("node_disk", f"{self.name} acknowledged an epoch that the log does not have")
-        partitions = sim.broker.topics[MUTATIONS]
-        for partition in range(len(partitions)):
-            while True:
+        partitions = range(len(sim.broker.topics[MUTATIONS]))
+        for partition in partitions:
+            while partition not in self._ends:
                 try:
                     self._ends[partition] = yield from sim.broker.end(self.host, MUTATIONS, partition)
-                    break
                 except Unanswered:
                     continue
-            holder.positions[partition] = 0
-            self._seen[partition] = 0
-        for partition in range(len(partitions)):
+        begin = {partition: sim.shared["mutations_begin"].get(partition, 0) for partition in partitions}
+        places = reads_from(begin, self.holder.positions)
+        for partition in partitions:
             lag = self._lag or Chance(sim.world.seed, f"lag/{self.host.name}/{partition}").pick(LAGS_US)
-            self._tails.append(sim.broker.tail(self.host, MUTATIONS, partition, 0, self._taker(partition), lag))
-        sim.world.spawn(self.host, f"{self.name}.member", self._membership())
-        while True:
-            yield self._chance.below(self._slowness) + 1
-            taken, self._inbox = self._inbox, []
-            reached = [(tail.partition.number, tail.position) for tail in self._tails]
-            if taken:
-                yield from sim.moments.at("judging", self.host)
-                yield from replica.barrier()
-            self._adopt(replica.state)
-            self._waiting.add(taken)
-            held = self._waiting.work_off(self._apply)
-            if not held:
-                for partition, position in reached:
-                    holder.passed(partition, position)
-            self._settle(held, bool(taken))
-            if holder.caught_up or self._catches_up():
-                self._ack_signal.fire()
-            if not self._inbox and replica.state is holder.state:
-                yield replica.changed, LOOK_US
+            self._tails.append(
+                sim.broker.tail(self.host, MUTATIONS, partition, places[partition], self._taker(partition), lag)
+            )
+        self._beside("member", self._membership())
+        turns = Turns(self.holder, self._client.draw, begin, self._ends)
+        yield from self._perform(turns.run())
 
-    def _taker(self, partition: int) -> Callable[[list[Record]], None]:
-        def take(records: list[Record]) -> None:
-            self._inbox.extend((partition, record) for record in records)
+    def _perform(self, steps: Steps[None]) -> Step:
+        """Perform steps of the node to their end."""
+        sim, replica = self.sim, self._replica
+        at_once: dict[type, Callable[[Any], Any]] = {
+            **replica.at_once,
+            BeginStream: lambda effect: self._beside("stream", self._fetch(effect.fetch)),
+            Beside: lambda effect: self._beside("settle", self._settle(effect.steps)),
+            CountVerdicts: lambda effect: sim.did.update(
+                {("write", code): count for code, count in effect.verdicts.items()}
+            ),
+            Acknowledged: lambda _: self._acknowledged(),
+            CaughtUp: lambda _: sim.world.tell(self.name, f"has caught up at epoch {self.holder.state.epoch}"),
+            MayAcknowledge: lambda _: self._ack_signal.fire(),
+            SettlingRefused: lambda _: None,
+            Answered: lambda _: None,
+            MeasureTablets: _sizes,
+        }
+        in_time: Performers = {
+            **replica.in_time,
+            Take: self._take,
+            Rest: _rest,
+            AskFor: self._ask,
+            After: lambda _: _rest(LATER),
+            AwaitLoads: self._await_loads,
+            PublishLoad: self._publish_load,
+        }
+        return perform(steps, at_once, in_time)
+
+    def _beside(self, name: str, step: Step) -> None:
+        self.sim.world.spawn(self.host, f"{self.name}.{name}", step)
+
+    def _taker(self, partition: int) -> Callable[[list[SimRecord]], None]:
+        def take(records: list[SimRecord]) -> None:
+            self._inbox += [Tailed(partition, one.offset, one.value, one.time // 1000) for one in records]
             self._replica.changed.fire()
 
         return take
 
-    def _adopt(self, state: ClusterState) -> None:
-        if state.epoch <= self.holder.state.epoch:
-            return
-        fetches = self.holder.adopt(state)
-        for check in self.sim.on_adopted:
-            check.adopted(self.registration.id, state)
-        for fetch in fetches:
-            self.sim.world.spawn(self.host, f"{self.name}.stream", self._fetch(fetch))
+    def _take(self, _: Take) -> Step:
+        """What has come, and where each partition ends for now."""
+        if not self._inbox and self._replica.state is self.holder.state:
+            yield self._replica.changed, LOOK_US
+        yield self._chance.below(self._slowness) + 1
+        taken, self._inbox = self._inbox, []
+        if taken:
+            taken += [Tailed(tail.partition.number, tail.position, None) for tail in self._tails]
+        return taken
 
-    def _apply(self, partition: int, record: Record) -> bool:
-        """Judge a record, if that can be done."""
-        if self.holder.state.settled.until == 0:
-            return False
-        verdict = self._judge(record)
-        if verdict == HELD:
-            return False
-        self.sim.did["write", verdict] += 1
-        self.holder.passed(partition, record.offset + 1)
-        return True
+    def _acknowledged(self) -> int:
+        found: int = self.host.disk.get("acknowledged", 0)
+        return found
 
-    def _judge(self, record: Record) -> str:
-        value = record.value
-        if self.holder.passes_over(value):
-            return NOT_MINE
-        try:
-            mutation = cached_mutation(value)
-        except WireError:
-            return UNREADABLE
-        return self.holder.admit(mutation, append_time_us(record.time // 1000), value)
-
-    def _settle(self, held: list[Record], has_come: bool) -> None:
-        """Ask for a later settled time where one is needed, or soon will be."""
-        state, now = self._replica.state, self.sim.world.clock(self.host)
-        if has_come:
-            self._active_until = now + setting(state, "verdicts_lead_us")
-        needs = [self.holder.needed(one.value, append_time_us(one.time // 1000)) for one in held]
-        wanted = next_settled(state, now, max(needs, default=None), now < self._active_until)
-        if wanted is not None and not self._is_asking:
-            self._is_asking = True
-            self.sim.world.spawn(self.host, f"{self.name}.settle", self._ask(wanted))
-
-    def _ask(self, wanted: SettleVerdicts) -> Step:
-        """One answer is enough: whoever still needs a later time asks again."""
-        try:
-            answer = yield from self._client.submit(wanted, SUBMIT_US)
-            self.sim.did["settle", answer.code if isinstance(answer, RejectedResult) else "settled"] += 1
-            if isinstance(answer, RejectedResult) and answer.code != "already_settled":
-                yield SECOND
-        except NoAnswer:
-            self.sim.did["settle", "timed out"] += 1
-        finally:
-            self._is_asking = False
+    def _settle(self, steps: Steps[None]) -> Step:
+        yield from self._perform(steps)
         self._replica.changed.fire()
 
-    def _catches_up(self) -> bool:
-        holder = self.holder
-        if any(holder.positions[partition] < end for partition, end in self._ends.items()):
-            return False
-        if holder.state.epoch < max(self.host.disk.get("acknowledged", 0), 1):
-            return False
-        holder.caught_up = True
-        self.sim.world.tell(self.name, f"has caught up at epoch {holder.state.epoch}")
-        return True
+    def _ask(self, effect: AskFor) -> Step:
+        try:
+            answer = yield from self._client.submit(effect.command, SUBMIT_US, effect.request_id, effect.since_epoch)
+        except NoAnswer:
+            answer = None
+        if isinstance(effect.command, SettleVerdicts):
+            code = answer.code if isinstance(answer, RejectedResult) else "settled" if answer else "timed out"
+            self.sim.did["settle", code] += 1
+        return answer
 
     # ------------------------------------------------------------------------------------------------ acks
 
-    def _publish_acks(self) -> Step:
-        """The newest acknowledgement, on disk first, until the broker has it."""
-        sim, holder = self.sim, self.holder
-        while True:
-            yield self._ack_signal
-            while holder.caught_up:
-                epoch = min(holder.state.epoch, self.registers.acknowledgeable())
-                reports = tuple(
-                    holder.reports[name] for name in sorted(holder.reports) if self.registers.received(name)
-                )
-                reports += tablet_reports(holder.state, self.registration.id)
-                tries = self.tries.told()
-                most = setting(holder.state, "stream_tries_max")
-                last = tuple(one for one in tries if one.count >= most)
-                words = (tuple(report.operation for report in reports), last)
-                now = sim.world.now
-                if not self._due.is_due(holder.state, epoch, words, now):
-                    break
-                sim.world.store(self.host, "acknowledged", max(epoch, self.host.disk.get("acknowledged", 0)))
-                ack = NodeAck(
-                    holder.state.cluster_id,
-                    self.registration.id,
-                    incarnation(self.lives, self.name),
-                    epoch,
-                    epoch,
-                    reports,
-                    len(holder.store),
-                    sim.world.clock(self.host),
-                    tries,
-                    state_id_at(holder.state, epoch),
-                )
-                for check in sim.on_acked:
-                    check.acked(ack)
-                yield from sim.moments.at("acknowledging", self.host)
-                try:
-                    yield from sim.broker.append(self.host, ACKS, [(self.registration.id, encode_node_ack(ack))])
-                    self._due.sent(epoch, words, now)
-                except Unanswered:
-                    continue
+    def _await_news(self, _: News) -> Step:
+        yield self._ack_signal
+
+    def _keep(self, keep: Keep) -> None:
+        self.holder.commit(sync=True)
+        self.sim.world.store(self.host, "acknowledged", max(keep.epoch, self._acknowledged()))
+
+    def _publish(self, publish: PublishAcknowledgement) -> Step:
+        ack = publish.ack
+        for check in self.sim.on_acked:
+            check.acked(ack)
+        try:
+            yield from self.sim.broker.append(self.host, ACKS, [(ack.node, encode_node_ack(ack))])
+        except Unanswered:
+            return False
+        return True
+
+    def _await_loads(self, _: AwaitLoads) -> Step:
+        yield self._replica.changed, LOADS_US
+
+    def _publish_load(self, publish: PublishLoad) -> Step:
+        return self.sim.broker.try_append(self.host, LOAD, [(publish.load.node, encode_node_load(publish.load))])
 
     # ---------------------------------------------------------------------------------------- membership
 
     def _membership(self) -> Step:
-        """Register, then join or replace; other movements are waited out, each request goes its way once."""
-        me = self.registration.id
-        while me not in self._replica.state.nodes:
-            if (yield from self._insist(self.registration)) is None:
-                return
-        while self.tokens:
-            state = yield from self._replica.barrier()
-            if state.nodes[me].state != "none":
-                return
-            answer = yield from self._insist((yield from self._wish(state)))
-            if isinstance(answer, AppliedResult) or answer is None:
-                return
-            yield LOOK_US
+        """Register, then join or replace; what is refused for good stays out."""
+        draw = self._client.draw
+        try:
+            yield from self._perform(register(self.registration, draw))
+            if self.tokens:
+                yield from self._perform(join(self.registration.id, self._wish, draw))
+        except NodeFailed as failed:
+            self.sim.world.tell(self.name, f"stays out: {failed}")
 
-    def _wish(self, state: ClusterState) -> Step:
-        """To join; or to replace, after the cluster was told that a lost node is down."""
+    def _wish(self, state: ClusterState) -> Steps[Join | Replace]:
+        """To join; or to replace, after the cluster has heard that a lost node is down."""
         me, other = self.registration.id, self.replaces
         found = state.nodes.get(other.registration.id) if other is not None else None
         if other is None or found is None or found.state != "normal":
             return Join(me, self.tokens, self._client.draw.take(16))
         if other.is_lost and not found.down:
-            yield from self._insist(DeclareDown(found.id, "its disk is gone"))
+            yield from insist(DeclareDown(found.id, "its disk is gone"), self._client.draw)
         return Replace(me, found.id)
-
-    def _insist(self, command: Command) -> Step:
-        """The answer to one request, asked for as long as it takes; None if the rejection is final."""
-        request, since = self._client.new_request_id(), self._replica.state.epoch
-        while True:
-            try:
-                answer = yield from self._client.submit(command, SUBMIT_US, request, since)
-            except NoAnswer:
-                continue
-            if isinstance(answer, RejectedResult) and answer.code not in JOIN_RETRIED:
-                return None
-            return answer
 
     # ----------------------------------------------------------------------------------------- streaming
 
-    def _fetch(self, fetch: Fetch) -> Step:
+    def _fetch(self, fetch: RowFetch) -> Step:
         sim, holder = self.sim, self.holder
         source: SimNode = sim.shared["nodes"][fetch.source]
 
         def ask(answer: Callable[[Any], None]) -> None:
             answer(source.serve(fetch))
 
-        def attempt(_: Attempt) -> Step:
+        def attempt(_: PullMissing) -> Step:
             try:
                 snapshot: Snapshot = yield from sim.world.call(self.host, source.host, ask, 2 * SECOND)
             except (NotReady, NotServed, Unanswered) as waiting:
                 sim.did["stream", type(waiting).__name__] += 1
-                return Broken(type(waiting).__name__)
+                return AskAgain(type(waiting).__name__)
             yield from sim.moments.at("streamed", self.host)
             kept = holder.receive(fetch, snapshot)
-            for check in sim.on_received:
-                check.received(self.registration.id, fetch, snapshot, kept)
             sim.did["stream", "kept" if kept else "refused"] += 1
             sim.world.tell(self.name, f"streamed {len(snapshot.versions)} rows for {fetch.operation}")
             self._ack_signal.fire()
@@ -331,7 +322,7 @@ class SimNode:
             steps, *streaming(self.host, sim.world, self._chance, self._slowness, self._ack_signal, attempt, RETRY_US)
         )
 
-    def serve(self, fetch: Fetch) -> Snapshot | NotReady | NotServed:
+    def serve(self, fetch: RowFetch) -> Snapshot | NotReady | NotServed:
         """This node as a source."""
         try:
             return self.holder.snapshot(fetch.operation, fetch.replication, fetch.ranges, dict(fetch.positions))

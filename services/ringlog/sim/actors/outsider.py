@@ -18,8 +18,8 @@ from ringlog.kernel.values import Command
 from ringlog.sim.actors.registers import Message
 from ringlog.sim.chance import Chance
 from ringlog.sim.replica import Step
-from ringlog.sim.world import MS, Host
-from ringlog.wire.cells import Cell, Key
+from ringlog.sim.world import MS, SimHost
+from ringlog.wire.cells import Key, RegisterCell
 from ringlog.wire.entries import author_entry
 from ringlog.wire.ids import ENTROPY_BYTES, new_request_id, new_state_id
 
@@ -34,7 +34,7 @@ NEVER_WRITTEN = 10**9
 class SimOutsider:
     """On a host of its own, which no fault befalls."""
 
-    def __init__(self, sim: Simulation, host: Host) -> None:
+    def __init__(self, sim: Simulation, host: SimHost) -> None:
         self.sim = sim
         self.host = host
         self._chance = Chance(sim.world.seed, "outsider")
@@ -51,7 +51,7 @@ class SimOutsider:
             planned = self._lost(key.keyspace)
             if planned is not self.sim.log.state:
                 self._send(node, key, None, planned)
-                self._send(node, key, Cell(NEVER_WRITTEN, b"%d" % NEVER_WRITTEN), planned)
+                self._send(node, key, RegisterCell(NEVER_WRITTEN, b"%d" % NEVER_WRITTEN), planned)
 
     def _lost(self, keyspace: str) -> ClusterState:
         """What follows the log in his world."""
@@ -77,7 +77,7 @@ class SimOutsider:
         )
         return made.entry
 
-    def _send(self, node: str, key: Key, cell: Cell | None, planned: ClusterState) -> None:
+    def _send(self, node: str, key: Key, cell: RegisterCell | None, planned: ClusterState) -> None:
         self._sent += 1
         target = self.sim.shared["nodes"][node]
         # Negative numbers are nobody else's.

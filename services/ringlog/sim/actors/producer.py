@@ -10,8 +10,9 @@ from ringlog.kernel.values import Micros
 from ringlog.runtime.draw import draw_uuid
 from ringlog.sim.broker import MUTATIONS
 from ringlog.sim.chance import Chance
+from ringlog.sim.moving_tablets import KEYSPACE as IN_TABLETS
 from ringlog.sim.replica import Step
-from ringlog.sim.world import MS, Host, Unanswered
+from ringlog.sim.world import MS, SimHost, Unanswered
 from ringlog.wire.partitions import mutation_partition
 from ringlog.wire.records import Cell, Mutation, encode_mutation
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 KEYSPACE, TABLE = "ks", "t"
 IMAGED = ("i", "j")
 """Tables that keep images, in runs that have such; their columns are those of the load's table and one more."""
+RESPELLED = "respelled"
+"""The table whose columns are dropped and renamed, in runs that have it."""
 KEYS = 12
 """Base partition keys in use: few, so that several writes meet in one partition."""
 BURST_GAP_US: Micros = 30 * MS
@@ -30,7 +33,7 @@ BURST_GAP_US: Micros = 30 * MS
 class SimProducer:
     """Sends writes in bursts, each record again until it is acknowledged: copies of one write are one write."""
 
-    def __init__(self, sim: Simulation, host: Host) -> None:
+    def __init__(self, sim: Simulation, host: SimHost) -> None:
         self.sim = sim
         self.host = host
         self._chance = Chance(sim.world.seed, f"producer/{host.name}")
@@ -49,6 +52,24 @@ class SimProducer:
             self.host, "producer.burst", self._send_all(lambda: self._draw_imaged(chance), count), self._ended
         )
 
+    def tablet_burst(self, number: int, count: int) -> None:
+        """Start to send ``count`` writes to the table in tablets; ``number``: of the action, from which they draw."""
+        chance = Chance(self.sim.world.seed, f"tablet_burst/{number}")
+        self.unfinished += 1
+        self.sim.world.spawn(
+            self.host, "producer.burst", self._send_all(lambda: self._draw_tablet(chance), count), self._ended
+        )
+
+    def columns_burst(self, number: int, count: int) -> None:
+        """Start to send ``count`` writes to the table whose columns change; ``number``: of the action, from which they
+        draw.
+        """
+        chance = Chance(self.sim.world.seed, f"columns_burst/{number}")
+        self.unfinished += 1
+        self.sim.world.spawn(
+            self.host, "producer.burst", self._send_all(lambda: self._draw_respelled(chance), count), self._ended
+        )
+
     def read_all(self, node: SimNode) -> None:
         """Read every key from one node, now."""
         for key in range(KEYS):
@@ -60,10 +81,13 @@ class SimProducer:
     def _burst(self, count: int, late: bool) -> Step:
         return self._send_all(lambda: self._draw(late), count)
 
-    def _send_all(self, draw: Callable[[], Mutation], count: int) -> Step:
+    def _send_all(self, draw: Callable[[], Mutation | None], count: int) -> Step:
         for _ in range(count):
             mutation = draw()
-            key = f"{KEYSPACE}.{mutation.table}/{(mutation.partition_key[0] or b'').hex()}"
+            if mutation is None:
+                yield BURST_GAP_US
+                continue
+            key = f"{mutation.keyspace}.{mutation.table}/{(mutation.partition_key[0] or b'').hex()}"
             data = encode_mutation(mutation)
             for check in self.sim.on_mutation:
                 check.mutation(key, mutation)
@@ -75,6 +99,48 @@ class SimProducer:
                 except Unanswered:
                     continue
             yield BURST_GAP_US
+
+    def _draw_tablet(self, chance: Chance) -> Mutation:
+        """Many keys, so that each tablet has some; most of now, some to come, across the start of a generation."""
+        shift = chance.weighted([(0, 6), (-400 * MS, 2), (1_800 * MS, 2)])
+        return Mutation(
+            mutation_id=draw_uuid(chance),
+            cluster_id=self.sim.cluster_id,
+            keyspace=IN_TABLETS,
+            table=TABLE,
+            timestamp=self.sim.world.clock(self.host) + shift + chance.below(1_000),
+            ttl=None,
+            operation="INSERT",
+            partition_key=(b"key-%d" % chance.below(64),),
+            clustering_key=(chance.below(4).to_bytes(4, "big"),),
+            cells=(Cell("v", b"x"),),
+        )
+
+    def _draw_respelled(self, chance: Chance) -> Mutation | None:
+        """By one of the last versions; each value says which, and for which column. None before there is a table whose
+        versions count for writes.
+        """
+        state = self.sim.log.state
+        table = state.tables.get(f"{KEYSPACE}.{RESPELLED}")
+        if table is None or not state.settled.until:
+            return None
+        lives = state.table_lives.get(table.full_name, ())
+        table = chance.pick([one.table for one in lives[-1].versions[-3:]] if lives else [table])
+        names = [column.name for column in table.columns if column.name not in ("k", "c") and chance.happens(0.7)]
+        return Mutation(
+            mutation_id=draw_uuid(chance),
+            cluster_id=self.sim.cluster_id,
+            keyspace=KEYSPACE,
+            table=RESPELLED,
+            timestamp=self.sim.world.clock(self.host) + chance.pick([0, 0, -100 * MS]) + chance.below(1_000),
+            ttl=None,
+            operation=chance.pick(["INSERT", "UPDATE"]) if names else "INSERT",
+            partition_key=(b"own-%d" % chance.below(3),),
+            clustering_key=(chance.below(2).to_bytes(4, "big"),),
+            cells=tuple(Cell(name, f"{table.version}/{name}".encode()) for name in names),
+            table_id=table.id,
+            table_version=table.version,
+        )
 
     def _draw_imaged(self, chance: Chance) -> Mutation:
         """Few rows, so that writes meet in them; every operation, nulls, times to live, times that go back."""

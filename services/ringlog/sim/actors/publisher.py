@@ -14,7 +14,7 @@ from ringlog.kernel.state import ClusterState
 from ringlog.protocol.publisher import Announce, Diverge, Follow, LastPublished, NextStates, Restore, publish
 from ringlog.protocol.role import Accept
 from ringlog.sim.actors.role import Worker
-from ringlog.sim.broker import CHANGES, METADATA, Record, Tail
+from ringlog.sim.broker import CHANGES, METADATA, SimRecord, SimTail
 from ringlog.sim.memo import cached_change
 from ringlog.sim.replica import Step
 from ringlog.sim.world import Signal
@@ -24,11 +24,12 @@ class PublisherWorker(Worker):
     """One instance of the publisher."""
 
     role = "publisher"
-    _tail: Tail | None = None
+    written = CHANGES
+    _tail: SimTail | None = None
 
     def work(self) -> Step:
         """Publish every epoch once, for ever."""
-        self._inbox: list[Record] = []
+        self._inbox: list[SimRecord] = []
         self._news = Signal()
         handlers: dict[type, Callable[[Any], Any]] = {
             Accept: lambda _: None,
@@ -40,7 +41,7 @@ class PublisherWorker(Worker):
         self.replica.in_time |= {
             LastPublished: lambda _: self._last_published(),
             NextStates: lambda _: self._next_states(),
-            Announce: lambda effect: self.transact(CHANGES, self.sim.changes(effect.before, effect.after)),
+            Announce: lambda effect: self.transact(self.sim.changes(effect.before, effect.after)),
         }
         return self.replica.perform(publish(self.direct.steps))
 
@@ -53,12 +54,13 @@ class PublisherWorker(Worker):
     def _diverge(self, effect: Diverge) -> None:
         self.sim.broken("publisher", effect.why)
 
-    def _follow(self, _: Follow) -> ClusterState:
-        self._state = self.sim.log.states[self.sim.preloaded]
-        self._tail = self.sim.broker.tail(self.host, METADATA, 0, self.sim.preloaded, self._take)
+    def _follow(self, effect: Follow) -> ClusterState:
+        start = self.sim.begin(self.name, 0 if effect.last is None else effect.last.epoch - 1)
+        self._state = self.sim.log.states[start.state.epoch]
+        self._tail = self.sim.broker.tail(self.host, METADATA, 0, start.position, self._take)
         return self._state
 
-    def _take(self, records: list[Record]) -> None:
+    def _take(self, records: list[SimRecord]) -> None:
         self._inbox.extend(records)
         self._news.fire()
 

@@ -10,20 +10,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ringlog.kernel.history import state_id_at
-from ringlog.kernel.outcome import Entry, Outcome, Unreadable
+from ringlog.kernel.outcome import Entry, Outcome, UnreadableEntry
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Epoch, Micros, NodeId, OperationId
 from ringlog.node import registers
 from ringlog.node.cells import Excerpt
-from ringlog.node.registers import Behind, Durable, Fetch, Registers, Reply
-from ringlog.node.steps import Again, Attempt, Broken, stream
+from ringlog.node.protocol.stream import Again, AskAgain, PullMissing, stream
+from ringlog.node.registers import Behind, Durable, RegisterFetch, RegisterReplica, Reply
 from ringlog.node.tries import Tries
 from ringlog.protocol.effects import At, WallClock
 from ringlog.sim.chance import Chance
 from ringlog.sim.replica import Performers, SimReplica, Step, perform
-from ringlog.sim.world import MS, SECOND, Host, PowerCut, Signal, Unanswered, World
-from ringlog.wire.cells import Cell, Key
+from ringlog.sim.world import MS, SECOND, PowerCut, Signal, SimHost, SimWorld, Unanswered
+from ringlog.wire.cells import Key, RegisterCell
+from ringlog.wire.data import ReadReply, WriteReply
 
 if TYPE_CHECKING:
     from ringlog.sim.simulation import Simulation
@@ -39,15 +39,17 @@ class NotYet(Exception):
 @dataclass(frozen=True, slots=True)
 class Message:
     """A request on its way. ``cell``: None for a read; ``planned``: the state that it was planned on, as its sender has
-    it; ``answer`` is called on the host that asked, ``source``, with node, reply and the id of the state at its epoch.
+    it; ``answer`` is called with the reply on the host that asked, ``source``; ``is_digest``: a read's value may stay
+    away.
     """
 
     number: int
     key: Key
-    cell: Cell | None
+    cell: RegisterCell | None
     planned: ClusterState
-    source: Host
+    source: SimHost
     answer: Callable[[Any], None]
+    is_digest: bool = False
 
 
 class SimRegisters:
@@ -56,11 +58,11 @@ class SimRegisters:
     ``disk``: how long it takes at most until something is there.
     """
 
-    def __init__(self, sim: Simulation, host: Host, node: NodeId) -> None:
+    def __init__(self, sim: Simulation, host: SimHost, node: NodeId) -> None:
         self.sim = sim
         self.host = host
         self.node = node
-        self.value = Registers(node)
+        self.value = RegisterReplica(node)
         self.news = Signal()
         self._tries = Tries()
         self._life = -1
@@ -91,7 +93,7 @@ class SimRegisters:
 
     # ----------------------------------------------------------------------------------------------- epochs
 
-    def _hear(self, _: ClusterState, after: ClusterState, __: Entry | Unreadable, ___: Outcome, ____: int) -> None:
+    def _hear(self, _: ClusterState, after: ClusterState, __: Entry | UnreadableEntry, ___: Outcome, ____: int) -> None:
         """After a restart every state of the log goes by, until the one comes that may be served."""
         if self._life == self.host.life and not registers.is_ready(self.value):
             try:
@@ -173,23 +175,28 @@ class SimRegisters:
             self.sim.did["register", f"{what} {reply.refused or 'answered'}"] += 1
             for check in self.sim.on_replied:
                 check.replied(self.node, reply)
-            told = (self.node, reply, state_id_at(self.value.state, reply.epoch))
-            self.sim.world.send(self.host, message.source, message.answer, told)
+            if message.cell is None:
+                self._send(message, registers.read_reply(self.value, reply, message.is_digest))
+            else:
+                self._send(message, registers.write_reply(self.value, reply))
+
+    def _send(self, message: Message, reply: ReadReply | WriteReply) -> None:
+        self.sim.world.send(self.host, message.source, message.answer, reply)
 
     # -------------------------------------------------------------------------------------------- streaming
 
-    def _fetch(self, fetch: Fetch) -> Step:
+    def _fetch(self, fetch: RegisterFetch) -> Step:
         sim = self.sim
         source: SimRegisters = sim.shared["nodes"][fetch.source].registers
 
         def ask(answer: Callable[[Any], None]) -> None:
             answer(source.serve(fetch))
 
-        def attempt(_: Attempt) -> Step:
+        def attempt(_: PullMissing) -> Step:
             try:
-                cells: dict[Key, Cell] = yield from sim.world.call(self.host, source.host, ask, 2 * SECOND)
+                cells: dict[Key, RegisterCell] = yield from sim.world.call(self.host, source.host, ask, 2 * SECOND)
             except (NotYet, Unanswered) as waiting:
-                return Broken(type(waiting).__name__)
+                return AskAgain(type(waiting).__name__)
             after = registers.receive(self.value, fetch, cells)
             sim.did["register", "stream kept" if after is not None else "stream refused"] += 1
             if after is not None:
@@ -202,7 +209,7 @@ class SimRegisters:
         steps = stream(fetch, self._tries, lambda: fetch in self.value.fetching, lambda: self.value.state)
         return perform(steps, *streaming(self.host, sim.world, self._chance, self._slowness, self.news, attempt))
 
-    def serve(self, fetch: Fetch) -> dict[Key, Cell] | NotYet:
+    def serve(self, fetch: RegisterFetch) -> dict[Key, RegisterCell] | NotYet:
         """These registers as a source."""
         if self._life != self.host.life:
             return NotYet()
@@ -217,12 +224,12 @@ Performed = tuple[dict[type, Callable[[Any], Any]], Performers]
 
 
 def streaming(
-    host: Host,
-    world: World,
+    host: SimHost,
+    world: SimWorld,
     chance: Chance,
     slowness: Micros,
     news: Signal,
-    attempt: Callable[[Attempt], Step],
+    attempt: Callable[[PullMissing], Step],
     retry: Micros = RETRY_US,
 ) -> Performed:
     """How a stream to ``host`` is performed: at once, and in time. Its ``news``: there will be no more attempts."""
@@ -235,4 +242,4 @@ def streaming(
     def turn(_: At) -> Step:
         yield chance.below(slowness) + 1
 
-    return {WallClock: lambda _: world.clock(host)}, {At: turn, Attempt: attempt, Again: again}
+    return {WallClock: lambda _: world.clock(host)}, {At: turn, PullMissing: attempt, Again: again}

@@ -10,12 +10,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from ringlog.agents.exits import Superseded
+from ringlog.agents.snapshots import CONFIRM, STORES
+from ringlog.agents.transactions import TransactionalProducer
 from ringlog.kernel.values import Micros
+from ringlog.log.errors import LogUnavailable
 from ringlog.protocol.direct import RoleRefused
 from ringlog.protocol.role import Acts, Initialise, Look, superseded, take_role
-from ringlog.sim.broker import Fenced, NotOwner
+from ringlog.sim.actors.snapshots import SimSnapshots
+from ringlog.sim.broker import NotOwner
 from ringlog.sim.replica import SimAuthor, SimReplica, Step, draw_of
-from ringlog.sim.world import MS, SECOND, Ended, Host, Process, Unanswered
+from ringlog.sim.transactions import SimTransactions
+from ringlog.sim.world import MS, SECOND, Ended, Process, SimHost, Unanswered
 
 if TYPE_CHECKING:
     from ringlog.sim.simulation import Simulation
@@ -26,11 +32,12 @@ NEWS_US: Micros = SECOND
 
 
 class Worker(ABC):
-    """One instance of a role, for one term."""
+    """One instance of a role, for one term. ``written``: the topic of its transactions, if it has any."""
 
     role: str
+    written = ""
 
-    def __init__(self, sim: Simulation, host: Host, committed: int) -> None:
+    def __init__(self, sim: Simulation, host: SimHost, committed: int) -> None:
         self.sim = sim
         self.host = host
         self.committed = committed
@@ -38,12 +45,15 @@ class Worker(ABC):
         self.instance = f"{self.role}-{number}"
         self.name = f"{self.instance}@{host.name}"
         self.term = 0
-        self.epoch = 0
+        self.fenced: TransactionalProducer[tuple[str, Any], Step] = SimTransactions(
+            sim.broker, host, self.role, self.written
+        )
         self.draw = draw_of(sim, self.instance)
         self.replica = SimReplica(sim, host, self.name, alone=number == 1 and self.role == "validator")
         self.direct = SimAuthor(self.replica, self.instance, self.draw)
         self.replica.at_once |= {Acts: self._act, Look: lambda _: self.look()}
         self.replica.in_time |= {Initialise: lambda _: self.initialise()}
+        self._snapshots: SimSnapshots | None = None
 
     def run(self) -> Step:
         """Take the role over, then work, until ``Ended`` is raised."""
@@ -58,6 +68,8 @@ class Worker(ABC):
     def close(self) -> None:
         """Let go of readers."""
         self.replica.close()
+        if self._snapshots is not None:
+            self._snapshots.close()
 
     @abstractmethod
     def work(self) -> Step:
@@ -72,23 +84,25 @@ class Worker(ABC):
     def _act(self, acts: Acts) -> None:
         self.term = acts.term
         self.sim.world.tell(self.name, f"acts in term {self.term}")
+        if self.sim.log_ends.looked_after and self.role in (*STORES, *CONFIRM):
+            self._snapshots = SimSnapshots(self)
 
     def initialise(self) -> Step:
         """Take the role's transactional id."""
         while True:
             try:
-                self.epoch = yield from self.sim.broker.initialise(self.host, self.role)
+                yield from self.fenced.initialise()
                 return
-            except Unanswered:
+            except LogUnavailable:
                 self.look()
 
-    def transact(self, topic: str, values: Sequence[tuple[str, Any]]) -> Step:
+    def transact(self, values: Sequence[tuple[str, Any]]) -> Step:
         """One transaction under the role's id; if it has no answer, this producer is of no use any more."""
         try:
-            yield from self.sim.broker.transact(self.host, self.role, self.epoch, topic, values)
-        except Fenced:
+            yield from self.fenced.commit(values)
+        except Superseded:
             raise Ended("fenced") from None
-        except Unanswered:
+        except LogUnavailable:
             raise Ended("a transaction has no answer") from None
 
     def read(self, topic: str) -> Step:
@@ -108,7 +122,7 @@ class Worker(ABC):
         return self.sim.shared[f"{self.role}/member/{self.host.name}/{self.host.life}"]
 
 
-def member(sim: Simulation, host: Host, make: type[Worker]) -> Step:
+def member(sim: Simulation, host: SimHost, make: type[Worker]) -> Step:
     """The member of the role's group on ``host``: keeps its heartbeat, and a worker while it owns the partition."""
     broker, identity = sim.broker, object()
     sim.shared[f"{make.role}/member/{host.name}/{host.life}"] = identity

@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ringlog.kernel.generations.acceptance import append_time_us
-from ringlog.sim.broker import CDC, DEAD, MUTATIONS, Record
+from ringlog.sim.broker import CDC, DEAD, MUTATIONS, SimRecord
 from ringlog.sim.memo import cached_mutation
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import CdcRow, DeadLetter, decode_cdc_row, decode_dead_letter
 from ringlog_cdc.images.define import States
-from ringlog_cdc.known import Known, Noted, Rest
+from ringlog_cdc.known import KnownRows, Noted, RestOfWrite
 from ringlog_cdc.plan import PlanEntry
 from ringlog_cdc.routing import RoutingTable
-from ringlog_cdc.rows import Input, Part
+from ringlog_cdc.rows import Input, PartContext
 from ringlog_cdc.rows import outgoing as outgoing_of
 from ringlog_cdc.verdicts import ROUTED
 
@@ -26,11 +26,11 @@ ROW_BYTES_MAX = 1_000_000
 class Taken:
     """A record of the mutations topic, and what the job knows of it."""
 
-    record: Record
+    record: SimRecord
     item: Input
 
 
-def read_input(partition: int, record: Record) -> Taken:
+def read_input(partition: int, record: SimRecord) -> Taken:
     """The record, decoded."""
     try:
         mutation = cached_mutation(record.value)
@@ -51,7 +51,7 @@ def outgoing(
 
     ``states``: of the rows of tables with images, if there are such tables.
     """
-    part = Part(MUTATIONS, cluster_id, entry.incarnation, entry.epoch, ROW_BYTES_MAX)
+    part = PartContext(MUTATIONS, cluster_id, entry.incarnation, entry.epoch, ROW_BYTES_MAX)
     places: Places = {}
     for out in outgoing_of(table, [row.item for row in rows], part, states):
         if out.reason == ROUTED:
@@ -61,7 +61,7 @@ def outgoing(
     return places
 
 
-def noted(record: Record) -> Noted:
+def noted(record: SimRecord) -> Noted:
     """The name of a row or a letter."""
     found: CdcRow | DeadLetter = record.value
     if isinstance(found, DeadLetter):
@@ -73,9 +73,9 @@ def _name(row: CdcRow) -> tuple[int, int, int, int]:
     return row.source_partition, row.source_offset, row.timestamp, row.batch_seq_no
 
 
-def without(places: Places, known: Known) -> Places:
+def without(places: Places, known: KnownRows) -> Places:
     """What goes out, without what is there; writes that are half written are completed."""
-    decided, rests = known.decided, {write: Rest(operations) for write, operations in known.begun.items()}
+    decided, rests = known.decided, {write: RestOfWrite(operations) for write, operations in known.begun.items()}
 
     def left(found: CdcRow | DeadLetter, to: int) -> CdcRow | DeadLetter | None:
         if isinstance(found, DeadLetter):

@@ -1,8 +1,8 @@
 """Where the states of rows lie that images are made of: ``ringlog_cdc.images`` on a simulated disk.
 
-The store is the production one, in a database in memory: what is committed is on disk, and whoever dies gives up what
-was not. Of the folder only the files are retold. A store has one user at a time, like the file; a process waits for it
-with ``free`` before it opens one, since opening itself takes no time here.
+The store is the production one, in a database in memory: what is committed is on disk, and a process that dies gives
+up what was not. Of the folder only the files are retold. A store has one user at a time, like the file; a process
+waits for it with ``free`` before it opens one, since opening itself takes no time here.
 """
 
 from __future__ import annotations
@@ -11,16 +11,13 @@ import sqlite3
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from ringlog.sim.replica import Step
-from ringlog.sim.world import Host, PowerCut, Signal
+from ringlog.sim.world import PowerCut, Signal, SimHost
 from ringlog_cdc.errors import CdcError
 from ringlog_cdc.images.files import ImageFiles
 from ringlog_cdc.images.store import ImageStore
-
-if TYPE_CHECKING:
-    from ringlog.sim.actors.checkpoint import Folder
 
 
 class Base(sqlite3.Connection):
@@ -28,6 +25,11 @@ class Base(sqlite3.Connection):
 
     def __del__(self) -> None:
         self.close()
+
+
+def _memory() -> Base:
+    """An empty database. The last who knows of it may be the collector of garbage, in whatever thread that runs."""
+    return sqlite3.connect(":memory:", isolation_level=None, factory=Base, check_same_thread=False)
 
 
 @dataclass(eq=False, slots=True)
@@ -49,10 +51,10 @@ class SimStore(ImageStore):
 
     def _open(self, _: Path) -> None:
         disk = self._disk
-        assert self.partition not in disk.users, "whoever opens it has waited for it"
+        assert self.partition not in disk.users, "a process that opens it has waited for it"
         disk.users[self.partition] = self
         if self.partition not in disk.bases:
-            disk.bases[self.partition] = sqlite3.connect(":memory:", isolation_level=None, factory=Base)
+            disk.bases[self.partition] = _memory()
         self._base = disk.bases[self.partition]
 
     def close(self) -> None:
@@ -65,15 +67,21 @@ class SimStore(ImageStore):
             disk.freed.fire()
 
 
+class Kept(Protocol):
+    """A checkpoint, as far as its images go."""
+
+    images: ImageDisk | None
+
+
 @dataclass(frozen=True, slots=True)
 class SimFiles(ImageFiles):
     """The files of images in the checkpoint ``kept``, which lies on the disk of ``owner``, as a process on ``host``
     sees them.
     """
 
-    kept: Folder
-    owner: Host
-    host: Host
+    kept: Kept
+    owner: SimHost
+    host: SimHost
 
     def begun(self) -> bytes:
         """The mark. Raises FileNotFoundError."""

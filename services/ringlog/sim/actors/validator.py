@@ -2,33 +2,35 @@
 
 from __future__ import annotations
 
+from ringlog.kernel.history import find_request
 from ringlog.kernel.outcome import Entry, Folded
 from ringlog.kernel.state import ClusterState
 from ringlog.protocol.effects import Append
 from ringlog.protocol.role import Accept
 from ringlog.protocol.validator import ReadResults, Requests, Trim, answer_requests
-from ringlog.protocol.validator_core import Ack, Hint, Publish, Stop, folded
+from ringlog.protocol.validator_values import Ack, Publish, Shown, StopInstance, folded
 from ringlog.sim.actors.role import NEWS_US, Worker
-from ringlog.sim.broker import REQUESTS, RESULTS, Record, Tail
+from ringlog.sim.broker import REQUESTS, RESULTS, SimRecord, SimTail
 from ringlog.sim.memo import cached_requests, cached_result
 from ringlog.sim.replica import Step
 from ringlog.sim.world import Ended
 from ringlog.wire.entries import EncodedEntry
 from ringlog.wire.records import encode_result
 
-ANSWERS_MAX = 12
-"""Few, so that short runs forget, too."""
+ANSWERS_MAX, PART_ENTRIES = 12, 2
+"""Few, so that short runs forget and hand over in parts, too."""
 
 
 class ValidatorWorker(Worker):
     """One instance of the validator."""
 
     role = "validator"
-    _tail: Tail | None = None
+    written = RESULTS
+    _tail: SimTail | None = None
 
     def work(self) -> Step:
         """Answer requests for ever."""
-        self._inbox: list[Record] = []
+        self._inbox: list[SimRecord] = []
         self._owed: dict[int, tuple[str, ...]] = {}
         self._places: dict[str, tuple[int, int]] = {}
         self._answered: set[str] = set()
@@ -36,17 +38,18 @@ class ValidatorWorker(Worker):
         self.replica.at_once |= {
             Accept: self._accept,
             Trim: lambda _: None,
+            Shown: self._shown,
             Ack: lambda effect: self._ack(effect),
-            Stop: self._stop,
+            StopInstance: self._stop,
         }
         self.replica.in_time |= {
             ReadResults: self._results,
             Requests: self._requests,
             Append: lambda effect: append(self._in_order(effect)),
-            Publish: lambda effect: self.transact(RESULTS, self._values(effect)),
-            Hint: lambda effect: self.sim.broker.try_append(self.host, RESULTS, self._values(effect)),
+            Publish: lambda effect: self.transact(self._values(effect)),
         }
-        steps = answer_requests(self.instance, self.term, self.direct.steps, self.draw, self._folding, ANSWERS_MAX)
+        most = ANSWERS_MAX, PART_ENTRIES
+        steps = answer_requests(self.instance, self.term, self.direct.steps, self.draw, self._folding, *most)
         return self.replica.perform(steps)
 
     def close(self) -> None:
@@ -61,7 +64,7 @@ class ValidatorWorker(Worker):
     def _accept(self, _: Accept) -> None:
         self._tail = self.sim.broker.tail(self.host, REQUESTS, 0, self.committed, self._take)
 
-    def _take(self, records: list[Record]) -> None:
+    def _take(self, records: list[SimRecord]) -> None:
         self._inbox.extend(records)
         self.replica.changed.fire()
 
@@ -81,7 +84,7 @@ class ValidatorWorker(Worker):
         records = yield from self.read(RESULTS)
         return [cached_result(record.value) for record in records]
 
-    def _stop(self, effect: Stop) -> None:
+    def _stop(self, effect: StopInstance) -> None:
         raise Ended(effect.detail)
 
     # What a record with several requests asks of a validator is checked here: nobody else sees which record it was.
@@ -106,6 +109,16 @@ class ValidatorWorker(Worker):
                     self.sim.broken("answers", f"offset {offset} is acknowledged, {request} in it has no answer")
         self.acknowledge(effect.offset)
 
-    def _values(self, effect: Publish | Hint) -> list[tuple[str, bytes]]:
+    def _shown(self, effect: Shown) -> None:
+        """Nothing is written of what is applied: it must be so in the log."""
+        self._answered.update(result.request_id for result in effect.results)
+        for result in effect.results:
+            found = find_request(self.replica.state, result.request_id)
+            if found is not None and (found.epoch, found.digest) != (result.epoch, result.digest):
+                self.sim.broken("answers", f"{result.request_id} is held to have made epoch {result.epoch}")
+            if found is None and result.epoch >= self.replica.state.history.oldest:
+                self.sim.broken("answers", f"{result.request_id} is held to be applied, and is not")
+
+    def _values(self, effect: Publish) -> list[tuple[str, bytes]]:
         self._answered.update(result.request_id for result in effect.results)
         return [("", encode_result(result)) for result in effect.results]

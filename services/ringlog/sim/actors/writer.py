@@ -6,22 +6,22 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ringlog.kernel.values import Micros
-from ringlog.protocol.submission import NoAnswer
+from ringlog.protocol.submission import AskFor, NoAnswer
 from ringlog.sim.actors.checkpoint import Checkpoint
 from ringlog.sim.broker import CDC, MUTATIONS
 from ringlog.sim.client import SimClient
 from ringlog.sim.replica import Step
-from ringlog.sim.world import MS, SECOND, Host, Signal, Unanswered
+from ringlog.sim.world import MS, SECOND, Signal, SimHost, Unanswered
 from ringlog_cdc.errors import CdcError
 from ringlog_cdc.plan import PlanEntry
-from ringlog_cdc.protocol.effects import AppendPlan, AskFor, EndsOf, FirstSince, Locked, OfChain, Wake, Woken
-from ringlog_cdc.protocol.writer import Promises, Times
+from ringlog_cdc.protocol.effects import AppendPlan, EndsOf, FirstSince, Locked, OfChain, Wake, Woken
+from ringlog_cdc.protocol.writer import Promises, WriterTimes
 
 if TYPE_CHECKING:
     from ringlog.sim.simulation import Simulation
 
 WRITER_NAME = "cdc"
-TIMES = Times(look=500 * MS, close_look=SECOND, clock_margin=1_500 * MS, patience=30 * SECOND)
+TIMES = WriterTimes(look=500 * MS, close_look=SECOND, clock_margin=1_500 * MS, patience=30 * SECOND)
 """Shorter than in production, as all times of the simulator are; the broker's clock is wrong by less than the margin.
 """
 SUBMIT_US: Micros = 5 * SECOND
@@ -32,7 +32,7 @@ class SimWriter:
     when a plan part is in the chain.
     """
 
-    def __init__(self, sim: Simulation, host: Host, client: SimClient, routed: Callable[[PlanEntry], None]) -> None:
+    def __init__(self, sim: Simulation, host: SimHost, client: SimClient, routed: Callable[[PlanEntry], None]) -> None:
         self.sim = sim
         self.host = host
         self.promises = Promises(WRITER_NAME, MUTATIONS, CDC, client.draw, TIMES)
@@ -40,7 +40,7 @@ class SimWriter:
         self._client = client
         self._replica = client.replica
         self.store: Checkpoint
-        self._stored = {"close": self._closed, "route": routed}
+        self._routed = routed
         self._wake = Signal()
         self._woken = True
         self._ahead = False
@@ -51,7 +51,7 @@ class SimWriter:
             AskFor: self._ask,
             Woken: self._wait,
             Locked: self._lock,
-            AppendPlan: self._append,
+            AppendPlan: lambda effect: self.store.append(effect.entry),
             EndsOf: self._ends,
             FirstSince: self._first,
         }
@@ -91,11 +91,11 @@ class SimWriter:
         except NoAnswer:
             return None
 
-    def _append(self, effect: AppendPlan) -> Step:
-        entry = effect.entry
-        return self.store.append(entry, lambda: self._stored[entry.kind](entry))
-
-    def _closed(self, entry: PlanEntry) -> None:
+    def stored(self, entry: PlanEntry) -> None:
+        """An entry is in the chain."""
+        if entry.kind == "route":
+            self._routed(entry)
+            return
         low_watermark = entry.low_watermark
         self.sim.did["cdc", "closing"] += 1
         self.sim.world.tell(f"cdc {self.promises.incarnation[:6]}", f"closes all below {low_watermark} in its chain")

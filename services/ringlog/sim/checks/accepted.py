@@ -16,7 +16,7 @@ from ringlog.kernel.ring.partition_key import compose
 from ringlog.kernel.state import EMPTY_STATE, ClusterState
 from ringlog.sim.actors.producer import KEYSPACE, TABLE
 from ringlog.sim.broker import MUTATIONS
-from ringlog.sim.checks.judge import Reaches, Times, window_of
+from ringlog.sim.checks.judge import Reaches, VerdictTimes, window_of
 from ringlog.sim.memo import cached_mutation
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import Mutation
@@ -28,7 +28,7 @@ NAME = f"{KEYSPACE}.{TABLE}"
 
 
 @dataclass(slots=True)
-class Written:
+class WrittenRecord:
     """One record of the topic. ``counts``: its verdict; None: it has none yet."""
 
     partition: int
@@ -42,15 +42,15 @@ class Written:
 
 
 class AcceptedWrites:
-    """All records so far; ``look`` takes in what is new. Writes are told apart by their bytes."""
+    """All records so far; ``look`` takes in what is new. Writes are distinguished by their bytes."""
 
     def __init__(self, sim: Simulation) -> None:
         self._sim = sim
         self._read: dict[int, int] = {}
         self._state = EMPTY_STATE
         self._reaches = Reaches()
-        self._times = Times()
-        self.records: list[Written] = []
+        self._times = VerdictTimes()
+        self.records: list[WrittenRecord] = []
 
     def look(self) -> None:
         """Take in the records that can be read by now."""
@@ -68,7 +68,9 @@ class AcceptedWrites:
                     continue
                 key = compose([part for part in write.partition_key if part is not None])
                 appended = record.time // 1000 * 1000
-                written = Written(partition.number, record.offset, record.value, appended, write, key, token_of(key))
+                written = WrittenRecord(
+                    partition.number, record.offset, record.value, appended, write, key, token_of(key)
+                )
                 self._judge(written)
                 self.records.append(written)
 
@@ -82,7 +84,7 @@ class AcceptedWrites:
             for written in self.records:
                 self._judge(written)
 
-    def _judge(self, written: Written) -> None:
+    def _judge(self, written: WrittenRecord) -> None:
         """The verdict by the newest state, if it has one; it is what it was."""
         known = self._times.at(written.appended)
         window, write = window_of(known), written.write

@@ -1,4 +1,4 @@
-"""What clients were told, against what the log says, from then on and for ever."""
+"""The answers that clients got, against what the log says, from then on and for ever."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from ringlog.kernel.commands.cluster import Noop
 from ringlog.kernel.decide import decide
 from ringlog.kernel.encoding import command_digest
 from ringlog.kernel.outcome import (
-    Context,
     Entry,
+    EntryContext,
     Outcome,
     OutcomeKind,
     Rejected,
     Undecodable,
     UnknownCommand,
-    Unreadable,
+    UnreadableEntry,
 )
 from ringlog.kernel.state import ClusterState
 from ringlog.protocol.submission import Asked
@@ -25,7 +25,7 @@ from ringlog.sim.broker import REQUESTS
 from ringlog.sim.checks.base import Check
 from ringlog.sim.memo import cached_requests, cached_result
 from ringlog.wire.commands import decode_command, encode_command
-from ringlog.wire.records import APPLIED, REJECTED, Request, Result
+from ringlog.wire.records import APPLIED, REJECTED, CommandRequest, Result
 
 if TYPE_CHECKING:
     from ringlog.sim.broker import Partition
@@ -42,6 +42,7 @@ OF_THE_VALIDATOR = (
     "horizon_too_far_ahead",
     "timestamp_too_far_ahead",
     "generation_operates",
+    "settled_too_near",
     "state_id_not_above",
 )
 """Rejections that are not decided by the rules of a command."""
@@ -60,7 +61,7 @@ class Answers(Check):
         self._ended: dict[tuple[str, str], str] = {}
         self._history_min = 10_000
         self._read = 0
-        self._requests: dict[tuple[str, str], Request] = {}
+        self._requests: dict[tuple[str, str], CommandRequest] = {}
         self._requests_read = 0
 
     def begin(self, state: ClusterState) -> None:
@@ -71,9 +72,9 @@ class Answers(Check):
         self._history_min = state.settings.get("history_entries", self._history_min)
 
     def entry(
-        self, before: ClusterState, after: ClusterState, item: Entry | Unreadable, outcome: Outcome, offset: int
+        self, before: ClusterState, after: ClusterState, item: Entry | UnreadableEntry, outcome: Outcome, offset: int
     ) -> None:
-        """An entry whose request somebody was told to be over must not be applied."""
+        """An entry whose request was answered as over must not be applied."""
         if outcome.kind is OutcomeKind.APPLIED and isinstance(item, Entry):
             self._applied[item.request_id] = (after.epoch, item.digest)
             self._history_min = min(self._history_min, after.settings.get("history_entries", self._history_min))
@@ -84,11 +85,11 @@ class Answers(Check):
                 )
 
     def results(self, partition: Partition) -> None:
-        """A published rejection is true of the state that it names, and never of what is applied. Hints are true."""
+        """A published rejection is true of the state that it names, and never of what is applied."""
         for record in partition.records[self._read : partition.visible]:
             result = cached_result(record.value)
-            if result.outcome == APPLIED and self._applied.get(result.request_id) != (result.epoch, result.digest):
-                self.sim.broken("answers", f"{result.request_id} is said to have made epoch {result.epoch}: it did not")
+            if result.outcome == APPLIED:
+                self.sim.broken("answers", f"{result.request_id} is published as applied: the log says that")
             if result.outcome != REJECTED or is_floor_mark(result):
                 continue
             self._ended.setdefault((result.request_id, result.digest), result.code)
@@ -99,20 +100,20 @@ class Answers(Check):
                 self._compare(result, request)
         self._read = partition.visible
 
-    def _compare(self, result: Result, request: Request) -> None:
+    def _compare(self, result: Result, request: CommandRequest) -> None:
         command = decode_command(request.kind, request.version, request.payload)
         states = self.sim.log.states
         if isinstance(command, Undecodable | UnknownCommand) or result.epoch >= len(states):
             self.sim.broken("answers", f"{result.request_id} was rejected as {result.code} at epoch {result.epoch}")
             return
         state = states[result.epoch]
-        decision = decide(state, command, Context(state.epoch + 1, LATE, state.time))
+        decision = decide(state, command, EntryContext(state.epoch + 1, LATE, state.time))
         if not isinstance(decision, Rejected) or decision.code != result.code:
             self.sim.broken(
                 "answers", f"{request.kind} was rejected as {result.code}, epoch {result.epoch} says {decision!r:.80}"
             )
 
-    def _request(self, request_id: str, digest: str) -> Request | None:
+    def _request(self, request_id: str, digest: str) -> CommandRequest | None:
         partition = self.sim.broker.partition(REQUESTS)
         for record in partition.records[self._requests_read : partition.visible]:
             for request in cached_requests(record.value):
@@ -138,13 +139,17 @@ class Answers(Check):
         if isinstance(answer, AppliedResult):
             if known != (answer.epoch, asked.digest):
                 self.sim.broken(
-                    "answers", f"{client} was told that {asked.request_id} made {answer.epoch}: it is {known}"
+                    "answers", f"{client} got the answer that {asked.request_id} made {answer.epoch}: it is {known}"
                 )
         elif isinstance(answer, RejectedResult):
             if known is not None and known[1] == asked.digest:
-                self.sim.broken("answers", f"{client} was told {answer.code}, but its command made epoch {known[0]}")
+                self.sim.broken(
+                    "answers", f"{client} got the answer {answer.code}, but its command made epoch {known[0]}"
+                )
             self._ended[asked.request_id, asked.digest] = answer.code
         elif isinstance(answer, ExpiredResult):
             if asked.since_epoch > self.sim.log.state.epoch - self._history_min + 1:
-                self.sim.broken("answers", f"{client} was told that a request of epoch {asked.since_epoch} has expired")
+                self.sim.broken(
+                    "answers", f"{client} got the answer that a request of epoch {asked.since_epoch} has expired"
+                )
             self._ended[asked.request_id, asked.digest] = "expired"

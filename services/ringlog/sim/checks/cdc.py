@@ -16,16 +16,16 @@ from ringlog.kernel.commands.cdc import CloseCdcGeneration, CommitCdcGeneration
 from ringlog.kernel.commands.cdc_clock import LowerCdcWriter, WithdrawCdcGeneration
 from ringlog.kernel.commands.cdc_expiry import ExpireCdcGeneration, ForgetCdcGeneration
 from ringlog.kernel.commands.cdc_writers import AdvanceCdcWriter, FenceCdcWriter, RegisterCdcWriter
-from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, Unreadable
+from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, UnreadableEntry
 from ringlog.kernel.ring.murmur3 import token_of
-from ringlog.kernel.state import ClusterState, Generation, in_order
-from ringlog.kernel.values import GenerationRange, Micros
+from ringlog.kernel.state import ClusterState, Generation, Table, in_order
+from ringlog.kernel.values import Micros
 from ringlog.sim.actors.consumer import name_of
-from ringlog.sim.broker import CDC, DEAD, MUTATIONS, Partition, Record
+from ringlog.sim.broker import CDC, DEAD, MUTATIONS, Partition, SimRecord
 from ringlog.sim.checks.base import Check
-from ringlog.sim.checks.judge import Reaches, Times, judged, stream_for, window_of
+from ringlog.sim.checks.judge import Reaches, VerdictTimes, judged, stream_for, window_of
 from ringlog.sim.memo import cached_mutation
-from ringlog.sim.world import SECOND, Host
+from ringlog.sim.world import SECOND, SimHost
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import CdcRow, DeadLetter, Mutation
 
@@ -40,7 +40,7 @@ Name = tuple[int, int, Micros, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class DecidedMutation:
     """A stored plan part has settled what becomes of a mutation, knowing the log up to ``epoch``."""
 
     epoch: int
@@ -69,8 +69,8 @@ class Cdc(Check):
         self._floor: dict[str, Micros] = {}
         self._low: dict[str, Micros] = {}
         self._used: Micros = 0
-        self._decided: dict[Place, Decision] = {}
-        self._earlier: dict[Place, list[Decision]] = {}
+        self._decided: dict[Place, DecidedMutation] = {}
+        self._earlier: dict[Place, list[DecidedMutation]] = {}
         self._silent: set[Place] = set()
         self._found: dict[int, int] = {}
         self._letters_found = 0
@@ -83,18 +83,18 @@ class Cdc(Check):
         self._read: dict[int, int] = {}
         self._letters_read = 0
         self._last: dict[tuple[bytes, str, tuple[bytes, ...]], Place] = {}
-        self._mutations: dict[Place, tuple[Record, Mutation | None]] = {}
+        self._mutations: dict[Place, tuple[SimRecord, Mutation | None]] = {}
         self._ended: set[str] = set()
         self._fenced: set[str] = set()
         self._without: set[Micros] = set()
-        self._forgotten: dict[str, tuple[GenerationRange, ...]] = {}
+        self._forgotten: dict[str, Generation] = {}
         self._reaches = Reaches()
-        self._times = Times()
+        self._times = VerdictTimes()
 
     # --------------------------------------------------------------------------------------------- promises
 
     def entry(
-        self, before: ClusterState, after: ClusterState, item: Entry | Unreadable, outcome: Outcome, offset: int
+        self, before: ClusterState, after: ClusterState, item: Entry | UnreadableEntry, outcome: Outcome, offset: int
     ) -> None:
         """Promises and generations, as they are applied."""
         self._reaches.look(before)
@@ -139,6 +139,7 @@ class Cdc(Check):
                 behind = [name for name, horizon in sorted(self._horizon.items()) if timestamp <= horizon]
                 if behind:
                     self.sim.broken("cdc_switch", f"a generation starts at {timestamp}, not above {behind}")
+                self._has_tablets(after)
             case CloseCdcGeneration(generation):
                 self._close(before, after, generation)
             case ExpireCdcGeneration(generation, expired_at):
@@ -147,6 +148,17 @@ class Cdc(Check):
                 self._forget(before, after, generation)
             case _:
                 pass
+
+    def _has_tablets(self, after: ClusterState) -> None:
+        """The new generation has a stream for each tablet, as the tables with a log are cut with this very entry."""
+        wanted = {}
+        for table in after.tables.values():
+            if table.cdc.enabled and table.tablets is not None:
+                cut = after.tablets[f"{table.keyspace}.{table.tablets.base or table.name}"]
+                wanted[table.id] = tuple(tablet.end for tablet in cut)
+        found = {described.table: described.ends for described in after.generations[-1].tables}
+        if found != wanted:
+            self.sim.broken("cdc_tablets", f"a generation describes {found}, the tables are cut as {wanted}")
 
     def _begin_anew(self, before: ClusterState, writer: str) -> None:
         """After a fence the name is done with what is closed, and with nothing else; its horizon does not sink."""
@@ -219,17 +231,17 @@ class Cdc(Check):
         index, found = self._generation(before, name)
         if found.expired is None:
             self.sim.broken("cdc_expiry", f"the streams of {name} are gone, and it has not expired")
-        rest = replace(after.generations[index], ranges=found.ranges, forgotten=None)
+        rest = replace(after.generations[index], ranges=found.ranges, tables=found.tables, forgotten=None)
         if rest != found or [g.id for g in after.generations] != [g.id for g in before.generations]:
             self.sim.broken("cdc_expiry", f"more of {name} is gone than its streams")
-        self._forgotten[name] = found.ranges
+        self._forgotten[name] = found
 
     def _generation(self, state: ClusterState, name: str) -> tuple[int, Generation]:
         return next((number, found) for number, found in enumerate(state.generations) if found.id == name)
 
     def _whole(self, generations: Sequence[Generation]) -> list[Generation]:
         """The generations with the streams that they had."""
-        return [replace(found, ranges=self._forgotten.get(found.id, found.ranges)) for found in generations]
+        return [self._forgotten.get(found.id, found) for found in generations]
 
     # ------------------------------------------------------------------------------------------- decisions
 
@@ -248,13 +260,13 @@ class Cdc(Check):
         self._letters_found = self.sim.broker.partition(DEAD).high
         lives = {name: host.life for name, host in self.sim.world.hosts.items()}
 
-        def appended(host: Host, life: int) -> None:
+        def appended(host: SimHost, life: int) -> None:
             if life < lives.get(host.name, 0):
                 self.sim.broken("cdc_fence", f"rows from {host.name} come after another checkpoint has begun")
 
         self.sim.broker.appended = appended
 
-    def routed(self, incarnation: str, epoch: int, records: list[tuple[int, Record]]) -> None:
+    def routed(self, incarnation: str, epoch: int, records: list[tuple[int, SimRecord]]) -> None:
         """A plan part is stored: its mutations were free, and below the horizon, as its author and the log have it."""
         known = self.sim.log.states[epoch]
         writer = next((w for _, w in sorted(known.writers.items()) if w.incarnation == incarnation), None)
@@ -271,7 +283,7 @@ class Cdc(Check):
                 self.sim.broken("cdc_horizon", f"{place} uses {use}, not below horizon {writer.horizon} ({epoch})")
             if place in self._decided:
                 self.sim.broken("cdc_twice", f"{place} was decided before")
-            self._decided[place] = Decision(epoch, use)
+            self._decided[place] = DecidedMutation(epoch, use)
             self._used = max(self._used, use)
 
     def closing(self, low_watermark: Micros, skewed: bool) -> None:
@@ -314,12 +326,12 @@ class Cdc(Check):
 
     def _is_readable(self, place: Place, row: CdcRow, decided: int) -> bool:
         """True if the row's epoch has the version of the table that reads the write."""
-        states, name = self.sim.log.states, f"{row.keyspace}.{row.table}"
+        states, (record, mutation) = self.sim.log.states, self._mutation(place)
         if not states[decided].settled.until:
             return row.epoch == decided
-        said = states[row.epoch].tables.get(name)
-        meant = self._times.at(self._mutation(place)[0].time).tables.get(name)
-        return said is not None and meant is not None and said.version == meant.version
+        said = states[row.epoch].tables.get(f"{row.keyspace}.{row.table}")
+        meant = "" if mutation is None else self._times.table_of(mutation, record.time)
+        return said is not None and isinstance(meant, Table) and said.version == meant.version
 
     def _new_row(self, place: Place, row: CdcRow, partition: int) -> None:
         if place not in self._decided:
@@ -352,7 +364,10 @@ class Cdc(Check):
             self.sim.broken("cdc_rows", f"the row of {place} is not that of its mutation")
             return
         token = token_of(b"".join(row.partition_key))
-        operating, stream = stream_for(self._whole(generations), row.timestamp, token)
+        table = self.sim.log.states[row.epoch].tables.get(f"{row.keyspace}.{row.table}")
+        operating, stream = stream_for(
+            self._whole(generations), row.timestamp, token, "" if table is None else table.id
+        )
         if (operating, stream) != (row.generation, row.stream_id):
             self.sim.broken(
                 "cdc_generation",
@@ -453,17 +468,22 @@ class Cdc(Check):
                 self.sim.broken("cdc_consumer", f"the consumer got the row of {place} out of order")
             generation, last[key] = row.generation, place
 
-    def _expected(self, place: Place, decision: Decision, generations: Sequence[Generation]) -> str:
+    def _expected(self, place: Place, decision: DecidedMutation, generations: Sequence[Generation]) -> str:
         record, mutation = self._mutation(place)
         known = self.sim.log.states[decision.epoch]
-        known = self._times.at(record.time) if known.settled.until else known
-        return judged(mutation, record.time, known, generations, self._reaches)
+        table: Table | str = "unknown_table"
+        if known.settled.until:
+            known = self._times.at(record.time)
+            table = table if mutation is None else self._times.table_of(mutation, record.time)
+        elif mutation is not None:
+            table = known.tables.get(f"{mutation.keyspace}.{mutation.table}", table)
+        return judged(mutation, record.time, known, table, generations, self._reaches)
 
     def _before(self, place: Place, verdict: str, generations: Sequence[Generation]) -> bool:
         """True if a checkpoint that was lost had that verdict on a mutation."""
         return any(self._expected(place, one, generations) == verdict for one in self._earlier.get(place, ()))
 
-    def _mutation(self, place: Place) -> tuple[Record, Mutation | None]:
+    def _mutation(self, place: Place) -> tuple[SimRecord, Mutation | None]:
         known = self._mutations.get(place)
         if known is None:
             partition = self.sim.broker.partition(MUTATIONS, place[0])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, Unreadable
+from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, UnreadableEntry
 from ringlog.kernel.state import ClusterState
 from ringlog.sim.checks.base import Check
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ringlog.sim.simulation import Simulation
 
 
-class Chain(Check):
+class ChainCheck(Check):
     """An applied entry follows the one before it, has a new request id, makes the next epoch; others change nothing."""
 
     def __init__(self, sim: Simulation) -> None:
@@ -32,7 +32,7 @@ class Chain(Check):
             self._last = entry
 
     def entry(
-        self, before: ClusterState, after: ClusterState, item: Entry | Unreadable, outcome: Outcome, offset: int
+        self, before: ClusterState, after: ClusterState, item: Entry | UnreadableEntry, outcome: Outcome, offset: int
     ) -> None:
         """One more record of the true log."""
         if outcome.kind is not OutcomeKind.APPLIED:

@@ -9,9 +9,9 @@ from ringlog.sim.checks.base import Check
 
 
 class Defects(Check):
-    """Nobody is told that a rule is broken."""
+    """No answer says that a rule is broken."""
 
     def answered(self, client: str, asked: Asked, answer: Submitted) -> None:
         """A client believes an answer."""
         if isinstance(answer, RejectedResult) and answer.code == DEFECT:
-            self.sim.broken("defect", f"{client} was told of {asked.request_id}: {answer.detail}")
+            self.sim.broken("defect", f"{client} got this answer to {asked.request_id}: {answer.detail}")

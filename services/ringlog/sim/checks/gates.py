@@ -10,12 +10,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ringlog.kernel.commands.operations import AdvanceOperation, RetryOperation
-from ringlog.kernel.outcome import Entry, Outcome, Unreadable
+from ringlog.kernel.outcome import Entry, Outcome, UnreadableEntry
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import StreamReport
 from ringlog.sim.broker import MUTATIONS
 from ringlog.sim.checks.base import Check
-from ringlog.sim.checks.movements import Move, Movements, movements
+from ringlog.sim.checks.movements import Movements, SeenMovement, movements
 from ringlog.wire.records import NodeAck
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class Gates(Check):
     """When an operation leaves a gated stage, the truth meets the gate, and the witnesses that counted are true."""
 
     def entry(
-        self, before: ClusterState, after: ClusterState, item: Entry | Unreadable, outcome: Outcome, offset: int
+        self, before: ClusterState, after: ClusterState, item: Entry | UnreadableEntry, outcome: Outcome, offset: int
     ) -> None:
         """Look at applied steps of operations."""
         if after is before or not isinstance(item, Entry):
@@ -145,7 +145,7 @@ class Gates(Check):
                     if sum(node in move.ignored for node in local) >= len(local) // 2 + 1:
                         self.sim.broken("gate", f"{where}: a quorum of {local} would know nothing of it")
 
-    def _reports(self, where: str, move: Move, command: AdvanceOperation, truth: Acknowledgements) -> None:
+    def _reports(self, where: str, move: SeenMovement, command: AdvanceOperation, truth: Acknowledgements) -> None:
         """Every gaining node has said that it has its rows, and said the same."""
         for node in sorted(move.gaining()):
             given = [report for report in command.reports if report.node == node]
@@ -156,7 +156,7 @@ class Gates(Check):
                     self.sim.broken("gate", f"{where} with {report}, which its node has not given")
 
 
-def _lacking(move: Move, stage: str, informed: set[str], record: Movements) -> str:
+def _lacking(move: SeenMovement, stage: str, informed: set[str], record: Movements) -> str:
     """Whose acknowledgement is missing, in words; empty if the gate is met."""
     if stage in GAINING_ASKED and (silent := move.gaining() - informed):
         return f"the gaining {sorted(silent)} have not acknowledged it"

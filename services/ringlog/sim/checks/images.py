@@ -11,14 +11,14 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from ringlog.audit.compound import Columns, LogRow, is_compound, log_rows, plain_row
+from ringlog.audit.compound import AuditColumns, AuditLogRow, is_compound, log_rows, plain_row
 from ringlog.audit.images import Images, Wanted
-from ringlog.kernel.outcome import Entry, Outcome, Unreadable
+from ringlog.kernel.outcome import Entry, Outcome, UnreadableEntry
 from ringlog.kernel.ring.partition_key import compose
 from ringlog.kernel.state import ClusterState, Table, in_order
-from ringlog.sim.broker import Partition, Record
+from ringlog.sim.broker import Partition, SimRecord
 from ringlog.sim.checks.base import Check
-from ringlog.sim.checks.judge import Times
+from ringlog.sim.checks.judge import VerdictTimes
 from ringlog.sim.memo import cached_mutation
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import CdcRow, Mutation
@@ -36,14 +36,14 @@ class ImageRows(Check):
 
     def __init__(self, sim: Simulation) -> None:
         super().__init__(sim)
-        self._parts: list[tuple[int, list[tuple[int, Record]]]] = []
+        self._parts: list[tuple[int, list[tuple[int, SimRecord]]]] = []
         self._rows: dict[Place, dict[tuple[int, int], CdcRow]] = {}
         self._read: dict[int, int] = {}
         self._claims = 0
-        self._times = Times()
+        self._times = VerdictTimes()
 
     def entry(
-        self, before: ClusterState, after: ClusterState, item: Entry | Unreadable, outcome: Outcome, offset: int
+        self, before: ClusterState, after: ClusterState, item: Entry | UnreadableEntry, outcome: Outcome, offset: int
     ) -> None:
         """Which table a write is of goes by its append time."""
         self._times.look(before, after)
@@ -52,7 +52,7 @@ class ImageRows(Check):
         """States begin anew with a checkpoint."""
         self._claims += 1
 
-    def routed(self, incarnation: str, epoch: int, records: list[tuple[int, Record]]) -> None:
+    def routed(self, incarnation: str, epoch: int, records: list[tuple[int, SimRecord]]) -> None:
         """A plan part is stored; parts that hold no offset are none."""
         if records:
             self._parts.append((epoch, records))
@@ -89,7 +89,7 @@ class ImageRows(Check):
                 if table is not None and found and self._is_meant(epoch, table, record):
                     self._compare(heaps, table, (partition, record.offset), mutation, record.time, found)
 
-    def _is_meant(self, epoch: int, table: Table, record: Record) -> bool:
+    def _is_meant(self, epoch: int, table: Table, record: SimRecord) -> bool:
         """False for a write that is of a namesake before this table: it has no images, and is in none."""
         if not self.sim.log.states[epoch].settled.until:
             return True
@@ -138,10 +138,10 @@ def _write_of(mutation: Mutation) -> dict[str, Any]:
     }
 
 
-def _columns(table: Table) -> Columns:
+def _columns(table: Table) -> AuditColumns:
     """Columns of these tables are scalar, and none is static."""
     types = {column.name: column.type for column in table.columns}
-    return Columns(
+    return AuditColumns(
         tuple(types[name] for name in table.partition_key),
         tuple(types[name] for name in table.clustering_key),
         frozenset(),
@@ -155,7 +155,7 @@ def _wanted(table: Table) -> Wanted:
     return Wanted(table.cdc.preimage, table.cdc.postimage, regular, ())
 
 
-def _told(row: LogRow) -> tuple[Any, ...]:
+def _told(row: AuditLogRow) -> tuple[Any, ...]:
     head = row.timestamp, row.sequence, row.last, row.operation, row.ttl, tuple(row.clustering_key)
     return (*head, dict(sorted(row.values.items())), sorted(row.deleted))
 

@@ -1,10 +1,11 @@
-"""What becomes of a write, told once more: ScyllaDB's rules in the plainest way, for checks to compare with."""
+"""What becomes of a write, a second time: ScyllaDB's rules in the plainest way, for checks to compare with."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from hashlib import blake2b
 
-from ringlog.kernel.state import ClusterState, Generation
+from ringlog.kernel.state import ClusterState, Generation, Table
 from ringlog.kernel.values import Micros
 from ringlog.wire.records import Mutation
 
@@ -34,9 +35,10 @@ class Reaches:
         return self._found[start]
 
 
-class Times:
+class VerdictTimes:
     """Which state's tables and settings count for writes appended at a time: what changed them counts from the settled
-    time on that the log had before. Without a settled time the newest counts, for all writes.
+    time on that the log had before, or a lower one that an operator brings about later. Without a settled time the
+    newest counts, for all writes.
     """
 
     def __init__(self) -> None:
@@ -46,6 +48,8 @@ class Times:
         """Take in an entry; to be shown every one."""
         if not before.settled.until:
             self._since = [(0, after)]
+        elif after.settled.lowered != before.settled.lowered:
+            self._since = [(min(since, after.settled.until), state) for since, state in self._since]
         elif after.tables is not before.tables or after.settings is not before.settings:
             self._since.append((before.settled.until, after))
 
@@ -53,21 +57,39 @@ class Times:
         """The last state that counts already."""
         return [state for since, state in self._since if since <= now][-1]
 
+    def table_of(self, mutation: Mutation, now: Micros) -> Table | str:
+        """The table as a write reads it that was appended at ``now``: the version that it names, if that counts
+        already, else the last one. No run takes the hour after which an earlier version may not be named any more.
+        """
+        name, states = f"{mutation.keyspace}.{mutation.table}", [one for since, one in self._since if since <= now]
+        table = states[-1].tables.get(name)
+        if table is None or mutation.table_id not in (None, table.id):
+            return "unknown_table"
+        if mutation.table_version is None:
+            return table
+        versions = [found for state in states if (found := state.tables.get(name)) is not None and found.id == table.id]
+        return next((found for found in versions if found.version == mutation.table_version), "unknown_version")
+
 
 def judged(
-    mutation: Mutation | None, now: Micros, known: ClusterState, generations: Sequence[Generation], reaches: Reaches
+    mutation: Mutation | None,
+    now: Micros,
+    known: ClusterState,
+    table: Table | str,
+    generations: Sequence[Generation],
+    reaches: Reaches,
 ) -> str:
     """The reason of a refusal; empty: a row; ``skipped``: the table has no CDC log.
 
-    ``known``: the state that the decision was made with, for the tables; ``generations``: those of the end.
+    ``known``: the state that the decision was made with; ``table``: that the write is of, or why it is of none;
+    ``generations``: those of the end.
     """
     if mutation is None:
         return "unreadable"
     if mutation.cluster_id is not None and mutation.cluster_id != known.cluster_id:
         return "foreign_cluster"
-    table = known.tables.get(f"{mutation.keyspace}.{mutation.table}")
-    if table is None:
-        return "unknown_table"
+    if isinstance(table, str):
+        return table
     if not table.cdc.enabled:
         return "skipped"
     if mutation.operation not in OPERATIONS:
@@ -104,14 +126,22 @@ def window(
     return "timestamp_too_old"
 
 
-def stream_for(generations: Sequence[Generation], timestamp: Micros, token: int) -> tuple[Micros, bytes]:
-    """(start of the generation, stream id) for a token at a time; (-1, empty) before the first generation."""
+def stream_for(
+    generations: Sequence[Generation], timestamp: Micros, token: int, table: str = ""
+) -> tuple[Micros, bytes]:
+    """(start of the generation, stream id) for a token of the table with that id at a time; (-1, empty) before the
+    first generation. A table that the generation describes has a stream a tablet, retold from the ids' layout.
+    """
     operating: Generation | None = None
     for generation in generations:
         if generation.timestamp <= timestamp:
             operating = generation
     if operating is None:
         return -1, b""
+    for own in operating.tables:
+        if own.table == table:
+            number = next(number for number, end in enumerate(own.ends) if token <= end)
+            return operating.timestamp, _tablet_stream(operating.timestamp, own.ends[number], number, table)
     found = operating.ranges[0]
     for described in operating.ranges:
         if token <= described.end:
@@ -121,3 +151,10 @@ def stream_for(generations: Sequence[Generation], timestamp: Micros, token: int)
     unsigned = token + 2**63
     slot = (unsigned * 2**found.ignore_msb % 2**64) * shards // 2**64
     return operating.timestamp, found.streams[slot]
+
+
+def _tablet_stream(timestamp: Micros, end: int, number: int, table: str) -> bytes:
+    """Token, 38 bits of chance, number and version, as the guide lays them out."""
+    place = timestamp.to_bytes(8, "big") + end.to_bytes(8, "big", signed=True) + table.encode()
+    chance = int.from_bytes(blake2b(place, digest_size=8).digest(), "big") >> 26
+    return ((end % 2**64) << 64 | chance << 26 | number << 4 | 1).to_bytes(16, "big")

@@ -5,9 +5,9 @@ the naive way (``checks.layout``). A movement is a change of the token map, or o
 moments (``READS_AT``, ``WRITES_AT``): when readers, and when writers, go by what it changes to. Everything else (groups
 at each stage, who gains, what a gate must ask, which ranges are locked) follows.
 
-``Span`` remembers for each member of a range since when it has been one: copied when a range is split, the later of two
-when ranges are merged, begun anew when somebody enters, taken back by a cancel from the copy that was made when the
-movement was admitted. Keyspaces in tablets are not in it: ``checks.tablets`` knows those.
+``SeenRange`` remembers for each member of a range since when it has been one: copied when a range is split, the later
+of two when ranges are merged, begun anew when somebody enters, taken back by a cancel from the copy that was made when
+the movement was admitted. Keyspaces in tablets are not in it: ``checks.tablets`` knows those.
 """
 
 from __future__ import annotations
@@ -53,40 +53,40 @@ STANDING: Mapping[str, tuple[str, str, str]] = {
     "replace": ("joining", "normal", "none"),
     "assassinate": ("leaving", "left", "normal"),
 }
-"""Kind of movement to what its node is meanwhile, when it has finished, and when it was called off."""
+"""Kind of movement to what its node is meanwhile, when it has finished, and when it was cancelled."""
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class SeenRange:
     """One range: members of its read and its write group, each with the epoch since which it is one."""
 
     read: Mapping[str, int]
     write: Mapping[str, int]
     changed: int
 
-    def next(self, read: tuple[str, ...], write: tuple[str, ...], epoch: int) -> Span:
+    def next(self, read: tuple[str, ...], write: tuple[str, ...], epoch: int) -> SeenRange:
         """With these groups from ``epoch`` on, if they are not the groups it has."""
         if (read, write) == (tuple(self.read), tuple(self.write)):
             return self
         same = set(read) == set(self.read) and set(write) == set(self.write)
-        return Span(
+        return SeenRange(
             {node: self.read.get(node, epoch) for node in read},
             {node: self.write.get(node, epoch) for node in write},
             self.changed if same else epoch,
         )
 
-    def with_others(self, others: Iterable[Span]) -> Span:
+    def with_others(self, others: Iterable[SeenRange]) -> SeenRange:
         """One range of several with the same members: each is one since the latest of its epochs."""
         spans = (self, *others)
-        return Span(
+        return SeenRange(
             {node: max(span.read[node] for span in spans) for node in self.read},
             {node: max(span.write[node] for span in spans) for node in self.write},
             max(span.changed for span in spans),
         )
 
 
-NOBODY = Span({}, {}, 0)
-Layout = dict[int, Span]
+NOBODY = SeenRange({}, {}, 0)
+Layout = dict[int, SeenRange]
 """End of a range to who serves it."""
 Side = tuple[Replication, Owners]
 Sides = tuple[Side, Side, Side]
@@ -104,7 +104,7 @@ class Exchange:
 
 
 @dataclass(slots=True)
-class Move:
+class SeenMovement:
     """A movement. ``marks``: (stage, epoch) entered so far; ``locked``: (key, start, end, changed) when admitted."""
 
     id: str
@@ -161,8 +161,8 @@ class Movements:
         self.places: dict[str, tuple[str, str]] = {}
         self.standing: dict[str, str] = {}
         self.down: set[str] = set()
-        self.flying: dict[str, Move] = {}
-        self.ended: dict[str, Move] = {}
+        self.flying: dict[str, SeenMovement] = {}
+        self.ended: dict[str, SeenMovement] = {}
         self.layouts: dict[str, Layout] = {}
         self.refreshed = 0
         self.forfeited = False
@@ -221,7 +221,7 @@ class Movements:
                 self._cancel(self.flying[name])
             case FailOperation(name, tries=tries) if name in self.flying:
                 self.flying[name].is_stopped = True
-                if not tries and not self.flying[name].reached(READS_AT):
+                if not tries and not self.flying[name].reached(READS_AT) and not self._has_tablets(self.flying[name]):
                     self._cancel(self.flying[name])
             case RetryOperation(name, ignore_nodes=ignored, admits_loss=loses) if name in self.flying:
                 self.flying[name].is_stopped = False
@@ -236,41 +236,50 @@ class Movements:
                 if move is not None:
                     self._admit(move)
 
-    def _asked(self, command: object) -> Move | None:
+    def _asked(self, command: object) -> SeenMovement | None:
         """The movement that a command asks for."""
         match command:
             case Join(node, tokens):
-                return Move(f"join-{self.epoch}", "join", node, tokens)
+                return SeenMovement(f"join-{self.epoch}", "join", node, tokens)
             case MoveTokens(node, tokens):
                 gone = tuple(token for token in self._tokens(node) if token not in tokens)
-                return Move(f"move-{self.epoch}", "move", node, tokens, gone)
+                return SeenMovement(f"move-{self.epoch}", "move", node, tokens, gone)
             case Leave(node):
-                return Move(f"leave-{self.epoch}", "leave", node, (), self._tokens(node))
+                return SeenMovement(f"leave-{self.epoch}", "leave", node, (), self._tokens(node))
             case Remove(node, ignored):
                 its = frozenset({*ignored, node})
-                return Move(f"remove-{self.epoch}", "remove", node, (), self._tokens(node), ignored=its)
+                return SeenMovement(f"remove-{self.epoch}", "remove", node, (), self._tokens(node), ignored=its)
             case Assassinate(node):
                 its = frozenset({node})
-                return Move(f"assassinate-{self.epoch}", "assassinate", node, (), self._tokens(node), ignored=its)
+                return SeenMovement(
+                    f"assassinate-{self.epoch}", "assassinate", node, (), self._tokens(node), ignored=its
+                )
             case Replace(node, replaced, ignored):
                 its = frozenset({*ignored, *self.down.intersection({replaced})})
-                return Move(f"replace-{self.epoch}", "replace", node, self._tokens(replaced), (), replaced, its)
+                return SeenMovement(f"replace-{self.epoch}", "replace", node, self._tokens(replaced), (), replaced, its)
             case Rebuild(node, datacenter):
-                return Move(f"rebuild-{self.epoch}", "rebuild", node, datacenter=datacenter)
+                return SeenMovement(f"rebuild-{self.epoch}", "rebuild", node, datacenter=datacenter)
             case AlterKeyspace(name, setting) if name in self.keyspaces:
                 own = f"{key_of(self.keyspaces[name])}>{key_of(setting)}"
-                return Move(f"alter-{self.epoch}", "alter", "", keyspace=name, setting=setting, own=own)
+                return SeenMovement(f"alter-{self.epoch}", "alter", "", keyspace=name, setting=setting, own=own)
         return None
 
-    def _parting(self, node: str) -> Move | None:
+    def _parting(self, node: str) -> SeenMovement | None:
         """By which movement a node leaves."""
         moves = [m for m in self.flying.values() if m.replaced == node or (m.gone and not m.tokens and m.node == node)]
         return moves[0] if moves else None
 
+    def _has_tablets(self, move: SeenMovement) -> bool:
+        """True if who comes in another's place has been given a tablet of it, or is about to be."""
+        maps = self._sim.log.states[self.epoch - 1].tablets.values() if move.replaced else ()
+        moving = (one.node for tablets in maps for moves in tablets.transitions.values() for one in moves.next)
+        held = (node for tablets in maps for node, count in zip(tablets.nodes, tablets.held, strict=True) if count)
+        return move.node in {*moving, *held}
+
     def _tokens(self, node: str) -> tuple[int, ...]:
         return tuple(sorted(token for token, owner in self.owners.items() if owner == node))
 
-    def _admit(self, move: Move) -> None:
+    def _admit(self, move: SeenMovement) -> None:
         move.saved = {key: dict(layout) for key, layout in self.layouts.items()}
         move.exchanges = self._exchanges(move)
         move.locked = self._locks(move)
@@ -286,13 +295,13 @@ class Movements:
             move.marks.append(("requested", self.epoch))
             self._stand(move, 0)
 
-    def _stand(self, move: Move, moment: int) -> None:
+    def _stand(self, move: SeenMovement, moment: int) -> None:
         if move.kind in STANDING:
             self.standing[move.node] = STANDING[move.kind][moment]
         if move.replaced:
             self.standing[move.replaced] = ("leaving", "left", "normal")[moment]
 
-    def _exchanges(self, move: Move) -> tuple[Exchange, ...]:
+    def _exchanges(self, move: SeenMovement) -> tuple[Exchange, ...]:
         """Every range whose members differ, in any order, before and after the movement."""
         found: list[Exchange] = []
         if move.setting is not None:
@@ -310,7 +319,7 @@ class Movements:
                     found.append(Exchange(key, start, end, old, new))
         return tuple(found)
 
-    def _locks(self, move: Move) -> tuple[tuple[str, int, int, int], ...]:
+    def _locks(self, move: SeenMovement) -> tuple[tuple[str, int, int, int], ...]:
         """The present ranges in which something changes, is cut, is joined, or is streamed."""
         locked = []
         for key, layout in sorted(self.layouts.items()):
@@ -327,7 +336,7 @@ class Movements:
             locked += [(key, order[i - 1], end, layout[end].changed) for i, end in enumerate(order) if end in ends]
         return tuple(locked)
 
-    def _advance(self, move: Move, to: str) -> None:
+    def _advance(self, move: SeenMovement, to: str) -> None:
         if to == "prepared" and move.kind == "alter":
             self.layouts[move.own] = dict(self.layouts[key_of(self.keyspaces[move.keyspace])])
         move.marks.append((to, self.epoch))
@@ -336,7 +345,7 @@ class Movements:
         else:
             self._refresh()
 
-    def _finish(self, move: Move) -> None:
+    def _finish(self, move: SeenMovement) -> None:
         """Its new layout is all there is."""
         if move.setting is None:
             self.owners = move.map(self.owners)
@@ -353,7 +362,7 @@ class Movements:
         self.layouts[new] = own if there is None else {e: span.with_others([own[e]]) for e, span in there.items()}
         self._refresh()
 
-    def _cancel(self, move: Move) -> None:
+    def _cancel(self, move: SeenMovement) -> None:
         move.marks.append(("cancelled", self.epoch))
         self._stand(move, 2)
         self._end(move)
@@ -362,7 +371,7 @@ class Movements:
             if key in self.layouts and end in self.layouts[key]:
                 self.layouts[key][end] = move.saved[key][end]
 
-    def _end(self, move: Move) -> None:
+    def _end(self, move: SeenMovement) -> None:
         del self.flying[move.id]
         self.ended[move.id] = move
 
@@ -396,7 +405,7 @@ class Movements:
                 writing = move.setting if move.reached(WRITES_AT) else setting
         return (reading, self.after(READS_AT)), (setting, self.owners), (writing, self.after(WRITES_AT))
 
-    def _altering(self) -> list[Move]:
+    def _altering(self) -> list[SeenMovement]:
         return [move for move in self.flying.values() if move.setting is not None and move.reached(SPLIT_AT)]
 
     def _laid(self, known: Layout | None, ends: set[int], sides: Sides) -> Layout:
@@ -409,7 +418,7 @@ class Movements:
             read = tuple(sorted(read, key=order.index))
             write = tuple(sorted({*old, *target}, key=order.index))
             before = known[covering(known, end)] if known else NOBODY
-            fresh = Span(dict.fromkeys(read, self.epoch), dict.fromkeys(write, self.epoch), self.epoch)
+            fresh = SeenRange(dict.fromkeys(read, self.epoch), dict.fromkeys(write, self.epoch), self.epoch)
             pieces[end] = fresh if known is None else before.next(read, write, self.epoch)
         layout: Layout = {}
         for end in sorted(ends):

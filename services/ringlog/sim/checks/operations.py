@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from ringlog.kernel.commands.cdc import CommitCdcGeneration, PublishCdcGeneration
 from ringlog.kernel.commands.movements import Assassinate
 from ringlog.kernel.commands.operations import AdvanceOperation, CancelOperation, FailOperation
-from ringlog.kernel.outcome import Entry, Outcome, Unreadable
+from ringlog.kernel.outcome import Entry, Outcome, UnreadableEntry
 from ringlog.kernel.state import ClusterState, Operation, Plan
 from ringlog.sim.checks.base import Check
 from ringlog.sim.checks.layout import holds
-from ringlog.sim.checks.movements import ORDER, READS_AT, Move, movements
+from ringlog.sim.checks.movements import ORDER, READS_AT, SeenMovement, movements
 
 if TYPE_CHECKING:
     from ringlog.sim.simulation import Simulation
@@ -39,7 +39,7 @@ class Stages(Check):
             self._published.add(generation.id)
 
     def entry(
-        self, before: ClusterState, after: ClusterState, item: Entry | Unreadable, outcome: Outcome, offset: int
+        self, before: ClusterState, after: ClusterState, item: Entry | UnreadableEntry, outcome: Outcome, offset: int
     ) -> None:
         """Every difference between two states must be that of one step."""
         if after is before or not isinstance(item, Entry):
@@ -102,7 +102,7 @@ class Stages(Check):
         self._step(after, old, op, item, move)
         return True
 
-    def _step(self, after: ClusterState, old: Operation, op: Operation, item: Entry, move: Move) -> None:
+    def _step(self, after: ClusterState, old: Operation, op: Operation, item: Entry, move: SeenMovement) -> None:
         order, command = ORDER[op.kind], item.command
         if old.stage in ENDED:
             self._broken(after, f"{op.id} was {old.stage} and is in {op.stage}")
@@ -128,7 +128,7 @@ class Stages(Check):
         if op.stage in ENDED and (op.plan != Plan() or op.locks):
             self._broken(after, f"{op.id} is {op.stage} and holds a plan or locks")
 
-    def _locked(self, after: ClusterState, op: Operation, move: Move) -> None:
+    def _locked(self, after: ClusterState, op: Operation, move: SeenMovement) -> None:
         """It locks what it will change, and nothing of that is locked by another."""
         locks = tuple(sorted((lock.replication, lock.start, lock.end, lock.changed) for lock in op.locks))
         if locks != tuple(sorted(move.locked)):
@@ -137,7 +137,7 @@ class Stages(Check):
             if other is not move and _meet(other, move):
                 self.sim.broken("locks", f"epoch {after.epoch}: {op.id} was admitted on ranges that {other.id} holds")
 
-    def _sources(self, after: ClusterState, op: Operation, move: Move) -> None:
+    def _sources(self, after: ClusterState, op: Operation, move: SeenMovement) -> None:
         """Whatever a quorum knew before, every quorum knows afterwards: by who stays, and by what is streamed."""
         given: dict[tuple[str, int, int], dict[str, set[str]]] = {}
         for s in op.plan.sources:
@@ -160,7 +160,7 @@ class Stages(Check):
         if given:
             self._broken(after, f"{op.id} streams ranges that it does not change: {given}")
 
-    def _served(self, move: Move) -> Iterator[tuple[str, int, int, tuple[str, ...], tuple[str, ...]]]:
+    def _served(self, move: SeenMovement) -> Iterator[tuple[str, int, int, tuple[str, ...], tuple[str, ...]]]:
         """(key, start, end, who has the rows, who is to have them) of each range in which rows are streamed."""
         for change in move.exchanges:
             yield change.key, change.start, change.end, change.old, change.new
@@ -195,7 +195,7 @@ def _kept(old: list[str], new: list[str], sources: dict[str, set[str]]) -> bool:
     return True
 
 
-def _meet(one: Move, other: Move) -> bool:
+def _meet(one: SeenMovement, other: SeenMovement) -> bool:
     """True if both change a keyspace's replication, are about one node, or lock a range in common."""
     if "alter" in (one.kind, other.kind) or {one.node, one.replaced} & {other.node, other.replaced} - {""}:
         return True

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ringlog.kernel.outcome import Entry, Outcome, Unreadable
+from ringlog.kernel.outcome import Entry, Outcome, UnreadableEntry
 from ringlog.kernel.state import ClusterState, Replica
 from ringlog.sim.checks.base import Check
-from ringlog.sim.checks.movements import Movements, Span, movements
+from ringlog.sim.checks.movements import Movements, SeenRange, movements
 
 
 class Placements(Check):
@@ -19,7 +19,7 @@ class Placements(Check):
         self._compare(state, movements(self.sim).upto(state.epoch))
 
     def entry(
-        self, before: ClusterState, after: ClusterState, item: Entry | Unreadable, outcome: Outcome, offset: int
+        self, before: ClusterState, after: ClusterState, item: Entry | UnreadableEntry, outcome: Outcome, offset: int
     ) -> None:
         """Compare whenever the placements, or what they should be, have changed."""
         if after is before:
@@ -43,7 +43,7 @@ class Placements(Check):
                 if group.start != ends[index - 1]:
                     self.sim.broken("placement", f"{where}: the range to {group.end} begins at {group.start}")
                 span = layout[group.end]
-                found = Span(_members(group.read), _members(group.write), group.changed)
+                found = SeenRange(_members(group.read), _members(group.write), group.changed)
                 if _listed(found) != _listed(span):
                     self.sim.broken("placement", f"{where}: the range to {group.end} is {found}, expected {span}")
 
@@ -60,6 +60,6 @@ def _members(group: tuple[Replica, ...]) -> dict[str, int]:
     return {replica.node: replica.since for replica in group}
 
 
-def _listed(span: Span) -> tuple[object, ...]:
+def _listed(span: SeenRange) -> tuple[object, ...]:
     """With the order of the members."""
     return tuple(span.read.items()), tuple(span.write.items()), span.changed

@@ -68,10 +68,11 @@ class CacheIsAState(Check):
 
     def stored(self) -> None:
         """Unless it lost its content the cache never shows an older epoch than before."""
-        stamp, (losses, epoch) = self.sim.cache.stored_stamp(), self._seen
+        confirmed, (losses, epoch) = self.sim.cache.confirmed(), self._seen
         now = self.sim.shared.get("cache_losses", 0)
-        if stamp is None:
+        if confirmed is None:
             return
+        stamp, _ = confirmed
         if now == losses and stamp.epoch < epoch:
             self.sim.broken("cache", f"the cache went from epoch {epoch} back to {stamp.epoch}")
         self._seen = (now, stamp.epoch)

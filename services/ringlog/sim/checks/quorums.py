@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from ringlog.kernel.outcome import Entry, Outcome, Unreadable
+from ringlog.kernel.outcome import Entry, Outcome, UnreadableEntry
 from ringlog.kernel.state import ClusterState
 from ringlog.sim.checks.base import Check
 from ringlog.sim.checks.gates import Acknowledgements
@@ -39,10 +39,10 @@ class Served:
 
 
 @dataclass(slots=True)
-class View:
+class SeenRanges:
     """From epoch ``first`` to ``last`` (None: still). ``ranges``: key to end to who serves.
 
-    ``keys``: where each keyspace lies, told apart from later ones of its name by the epoch that made it.
+    ``keys``: where each keyspace lies, distinguished from later ones of its name by the epoch that made it.
     """
 
     first: int
@@ -56,14 +56,14 @@ class Quorums(Check):
 
     def __init__(self, sim: Simulation) -> None:
         super().__init__(sim)
-        self._views: list[View] = []
+        self._views: list[SeenRanges] = []
 
     def begin(self, state: ClusterState) -> None:
         """The view with which the run begins; all nodes have got that far."""
         self._views = [self._view(state)]
 
     def entry(
-        self, before: ClusterState, after: ClusterState, item: Entry | Unreadable, outcome: Outcome, offset: int
+        self, before: ClusterState, after: ClusterState, item: Entry | UnreadableEntry, outcome: Outcome, offset: int
     ) -> None:
         """A new view appears: compare it with all that can still be used."""
         record = movements(self.sim).upto(after.epoch)
@@ -82,7 +82,7 @@ class Quorums(Check):
         self._compare(new, new, serving)
         self._views.append(new)
 
-    def _view(self, state: ClusterState) -> View:
+    def _view(self, state: ClusterState) -> SeenRanges:
         """Readers as the state has them; the two groups of a write by the own record."""
         record = movements(self.sim).upto(state.epoch)
         ranges: dict[str, dict[int, Served]] = {}
@@ -96,7 +96,7 @@ class Quorums(Check):
         keys = {
             (name, made): record.key(name) for name, made in sorted(record.created.items()) if name in record.keyspaces
         }
-        return View(state.epoch, None, ranges, keys)
+        return SeenRanges(state.epoch, None, ranges, keys)
 
     def _serving(self) -> dict[str, int]:
         """Below which epoch each node answers nobody any more."""
@@ -107,7 +107,7 @@ class Quorums(Check):
                 serving[node] = max(serving.get(node, 0), found.holder.state.epoch)
         return serving
 
-    def _usable(self, view: View, serving: dict[str, int]) -> bool:
+    def _usable(self, view: SeenRanges, serving: dict[str, int]) -> bool:
         """True if some range of the view can still have a quorum of any kind."""
         return any(
             _quorums((group,), self._able(view, group, serving))
@@ -116,11 +116,11 @@ class Quorums(Check):
             for group in (served.read, *served.writes)
         )
 
-    def _able(self, view: View, group: Iterable[str], serving: dict[str, int]) -> frozenset[str]:
+    def _able(self, view: SeenRanges, group: Iterable[str], serving: dict[str, int]) -> frozenset[str]:
         """Who of the group can still answer in the view."""
         return frozenset(node for node in group if view.last is None or serving.get(node, 0) <= view.last)
 
-    def _compare(self, reading: View, writing: View, serving: dict[str, int]) -> None:
+    def _compare(self, reading: SeenRanges, writing: SeenRanges, serving: dict[str, int]) -> None:
         shared = reading.keys.keys() & writing.keys.keys()
         for key, other in sorted({(reading.keys[name], writing.keys[name]) for name in shared}):
             readers, writers = reading.ranges[key], writing.ranges[other]
@@ -145,8 +145,8 @@ class Quorums(Check):
         self,
         what: str,
         scope: Group,
-        reading: tuple[View, Served],
-        writing: tuple[View, Served],
+        reading: tuple[SeenRanges, Served],
+        writing: tuple[SeenRanges, Served],
         serving: dict[str, int],
     ) -> None:
         read_group = tuple(node for node in reading[1].read if node in scope)

@@ -13,17 +13,18 @@ from typing import TYPE_CHECKING
 
 from ringlog.client.plans import Level
 from ringlog.client.results import AppliedResult, RejectedResult, Submitted
-from ringlog.kernel.outcome import Entry, Outcome, Unreadable
+from ringlog.kernel.outcome import Entry, Outcome, UnreadableEntry
 from ringlog.kernel.state import ClusterState
+from ringlog.kernel.tablets.groups import group_of
 from ringlog.node.registers import Reply
 from ringlog.protocol.submission import Asked
 from ringlog.sim.checks.base import Check
-from ringlog.sim.checks.layout import key_of
+from ringlog.sim.checks.layout import holds, key_of
 from ringlog.sim.checks.movements import movements
 from ringlog.sim.histories.check import decide
 from ringlog.sim.histories.events import Event, Op
 from ringlog.sim.histories.operations import is_register
-from ringlog.sim.histories.verdict import Verdict
+from ringlog.sim.histories.verdict import Linearizability
 from ringlog.sim.recording import LOG
 from ringlog.wire.cells import Key
 from ringlog.wire.records import NodeAck
@@ -62,7 +63,7 @@ class Histories(Check):
         for key, operations in recording.history().keys:
             _, decision = decide(operations)
             forfeited = is_register(operations) and movements(self.sim).forfeited
-            if decision.verdict is not Verdict.LINEARIZABLE and not forfeited:
+            if decision.verdict is not Linearizability.LINEARIZABLE and not forfeited:
                 rule = "linearizable" if is_register(operations) else "log_linearizable"
                 told = "; ".join(f"{o.process} {o.op} {o.asked} {o.type} {o.answer}" for o in decision.culprits)
                 self.sim.broken(rule, f"{key}: {decision.why} (line {decision.line}): {told}")
@@ -73,7 +74,7 @@ def _name(request_id: str, digest: str) -> str:
     return f"{request_id}/{digest[:8]}"
 
 
-class Registers(Check):
+class RegistersCheck(Check):
     """What replicas admit, answer and acknowledge; what is there in the end."""
 
     def __init__(self, sim: Simulation) -> None:
@@ -107,7 +108,7 @@ class Registers(Check):
         self._admitted[node].pop(reply.number, None)
 
     def acked(self, ack: NodeAck) -> None:
-        """Whoever has drained an epoch has no write from below it in hand."""
+        """A replica that has drained an epoch has no write from below it in hand."""
         below = [number for number, epoch in sorted(self._admitted.get(ack.node, {}).items()) if epoch < ack.drained]
         if below:
             self.sim.broken(
@@ -130,10 +131,10 @@ class Registers(Check):
             self._promise(key, timestamp)
 
     def entry(
-        self, before: ClusterState, after: ClusterState, item: Entry | Unreadable, outcome: Outcome, offset: int
+        self, before: ClusterState, after: ClusterState, item: Entry | UnreadableEntry, outcome: Outcome, offset: int
     ) -> None:
-        """Who may be read changes with the placements."""
-        if before.placements is not after.placements:
+        """Who may be read changes with placements and tablets."""
+        if before.placements is not after.placements or before.tablets is not after.tablets:
             self.quiet()
 
     def quiet(self) -> None:
@@ -163,7 +164,18 @@ class Registers(Check):
 
 
 def _readers(state: ClusterState, key: Key) -> list[str]:
-    """Who may be read, found the slow way."""
+    """Who may be read, found the slow way; nobody once the table of a register in tablets is gone.
+
+    What the groups of tablets are the check of tablets says.
+    """
+    if "." in key.keyspace:
+        table = state.tables.get(key.keyspace)
+        if table is None or table.tablets is None or not key.name.startswith(table.id.encode()):
+            return []
+        base = f"{table.keyspace}.{table.tablets.base or table.name}"
+        groups = [group_of(one) for one in state.tablets[base]]
+        group = next(group for group in groups if holds(group.start, group.end, key.token))
+        return sorted(replica.node for replica in group.read)
     keyspace = state.keyspaces[key.keyspace]
     placement = state.placements[keyspace.placement or key_of(keyspace.replication)]
     ends = sorted(group.end for group in placement.ranges)

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ringlog.kernel.encoding import digest
 from ringlog.kernel.state import ClusterState
 from ringlog.sim.checks.base import Check
-
-if TYPE_CHECKING:
-    from ringlog.sim.replica import SimReplica
+from ringlog.sim.hearer import FoldingReplica
 
 DIGEST_EVERY = 128
-"""Lone states are compared whole at each epoch; their digests, which cost far more, at each so many."""
+"""Lone states are compared whole at each epoch; their digests, which cost far more, once in N epochs."""
 
 
 class Replicas(Check):
-    """Epochs never go back or skip; the state at an epoch is one and has one digest, whoever folds it."""
+    """Epochs never go back or skip; the state at an epoch is one and has one digest, on every replica."""
 
-    def folded(self, replica: SimReplica, before: ClusterState, after: ClusterState) -> None:
+    def folded(self, replica: FoldingReplica, before: ClusterState, after: ClusterState) -> None:
         """A replica has reached another state."""
         epoch = after.epoch
         if epoch != before.epoch + 1:
@@ -39,7 +35,7 @@ class Replicas(Check):
             if replica.alone and replica.lives() and self.sim.world.seed % 8 == 0:
                 self._compare(replica)
 
-    def _compare(self, replica: SimReplica) -> None:
+    def _compare(self, replica: FoldingReplica) -> None:
         epoch = replica.state.epoch
         if digest(replica.state) != digest(self.sim.log.states[epoch]):
             self.sim.broken("determinism", f"{replica.name} has another digest at epoch {epoch}")

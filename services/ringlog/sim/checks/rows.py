@@ -6,11 +6,13 @@ import hashlib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from ringlog.kernel.outcome import Entry, Outcome, Unreadable
+from ringlog.kernel.outcome import Entry, Outcome, UnreadableEntry
 from ringlog.kernel.ring.murmur3 import token_of
 from ringlog.kernel.state import EMPTY_STATE, ClusterState, Placement, RangeGroup
-from ringlog.node.holder import Fetch, NotReady, NotServed, Snapshot
-from ringlog.node.store import Version
+from ringlog.kernel.tablets.groups import group_of, map_of
+from ringlog.node.holder import NotReady, NotServed, RowFetch, Snapshot
+from ringlog.node.store import RowVersion
+from ringlog.protocol.zone_groups import SESSIONS
 from ringlog.sim.checks.accepted import NAME, AcceptedWrites
 from ringlog.sim.checks.base import Check
 from ringlog.sim.checks.layout import holds, key_of
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 RING = ((0, 0),)
 
 
-class Rows(Check):
+class RowsCheck(Check):
     """A read replica holds every accepted write of its ranges that it has passed; nobody holds rows of other ranges.
 
     A stream has every accepted write below the receiver's positions, and is reported as it was.
@@ -34,7 +36,7 @@ class Rows(Check):
     def __init__(self, sim: Simulation) -> None:
         super().__init__(sim)
         self._writes = AcceptedWrites(sim)
-        self._placed: dict[str, object] = {}
+        self._placed: dict[str, tuple[object, object] | None] = {}
         self._parts: dict[tuple[str, str], list[Snapshot]] = {}
         self._probed = 0
 
@@ -43,7 +45,7 @@ class Rows(Check):
         self._writes.changed(EMPTY_STATE, state)
 
     def entry(
-        self, before: ClusterState, after: ClusterState, item: Entry | Unreadable, outcome: Outcome, offset: int
+        self, before: ClusterState, after: ClusterState, item: Entry | UnreadableEntry, outcome: Outcome, offset: int
     ) -> None:
         """The rules may have changed."""
         if after is not before:
@@ -57,8 +59,9 @@ class Rows(Check):
 
     def adopted(self, node: str, state: ClusterState) -> None:
         """Look at the rows whenever groups have changed, and ask for one partition as a reader would."""
-        if self._placed[node] is not state.placements:
-            self._placed[node] = state.placements
+        placed = self._placed[node]
+        if placed is None or placed[0] is not state.placements or placed[1] is not state.tablets:
+            self._placed[node] = (state.placements, state.tablets)
             self._inspect(self._node(node))
         self._probe(self._node(node))
 
@@ -68,7 +71,7 @@ class Rows(Check):
             return
         self._writes.look()
         state = self._node(node).holder.state
-        group = _group(_placement(state), token_of(key))
+        group = _group(_groups(state), token_of(key))
         if group is None or node not in [replica.node for replica in group.read]:
             self._broken(node, f"answered {key!r} at {epoch}, which others are to be asked for")
         positions = self._node(node).holder.positions
@@ -81,7 +84,7 @@ class Rows(Check):
             if written.counts and written.offset < positions.get(written.partition, 0) and name not in found:
                 self._lacks(node, f"{name} of offset {written.offset} in its answer of {key!r} at {epoch}")
 
-    def received(self, node: str, fetch: Fetch, snapshot: Snapshot, kept: bool) -> None:
+    def received(self, node: str, fetch: RowFetch, snapshot: Snapshot, kept: bool) -> None:
         """Rows of the ranges that were asked for, every accepted one that the receiver will not read itself."""
         self._writes.look()
         for version in snapshot.versions:
@@ -102,6 +105,8 @@ class Rows(Check):
     def acked(self, ack: NodeAck) -> None:
         """A report is about the rows that came."""
         for report in ack.reports:
+            if report.operation.startswith(SESSIONS):
+                continue
             parts = self._parts.get((ack.node, report.operation), [])
             rows, digest = sum(len(part.versions) for part in parts), _digest(parts)
             if (report.rows, report.checksum) != (rows, digest):
@@ -136,9 +141,9 @@ class Rows(Check):
         holder, state = node.holder, node.holder.state
         me = node.registration.id
         stored = [version for version in holder.store.versions(RING) if version.table == NAME]
-        placement = _placement(state)
+        groups = _groups(state)
         for version in stored:
-            group = _group(placement, version.token)
+            group = _group(groups, version.token)
             if group is None or me not in [replica.node for replica in group.write]:
                 self._broken(me, f"holds {version.partition_key!r} at epoch {state.epoch}, which it does not write")
         values = {version.value for version in stored}
@@ -148,7 +153,7 @@ class Rows(Check):
             if not written.counts or written.value in values:
                 continue
             if written.offset < holder.positions.get(written.partition, 0):
-                group = _group(placement, written.token)
+                group = _group(groups, written.token)
                 if group is not None and me in [replica.node for replica in group.read]:
                     self._lacks(me, f"{written.key!r} of {written.partition}/{written.offset} at epoch {state.epoch}")
 
@@ -166,16 +171,24 @@ class Rows(Check):
 
 
 def _placement(state: ClusterState) -> Placement | None:
-    """Where the load's table lies, if there is one."""
+    """Where the load's keyspace lies, if it is one of ranges."""
     keyspace = state.keyspaces.get(NAME.split(".", 1)[0])
     return state.placements.get(keyspace.placement or key_of(keyspace.replication)) if keyspace is not None else None
 
 
-def _group(placement: Placement | None, token: int) -> RangeGroup | None:
+def _groups(state: ClusterState) -> tuple[RangeGroup, ...]:
+    """Who reads and who writes each range of the load's table: ranges of its keyspace, or tablets of its own."""
+    table = state.tables.get(NAME)
+    tablets = map_of(state, table) if table is not None else None
+    if tablets is not None:
+        return tuple(group_of(tablets.tablet(index)) for index in range(tablets.count))
+    placement = _placement(state)
+    return placement.ranges if placement is not None else ()
+
+
+def _group(groups: tuple[RangeGroup, ...], token: int) -> RangeGroup | None:
     """The range that has the token, found by looking at each."""
-    if placement is None:
-        return None
-    return next((group for group in placement.ranges if holds(group.start, group.end, token)), None)
+    return next((group for group in groups if holds(group.start, group.end, token)), None)
 
 
 def _digest(parts: Iterable[Snapshot]) -> str:
@@ -184,7 +197,7 @@ def _digest(parts: Iterable[Snapshot]) -> str:
     return hashlib.sha256("".join(each).encode()).hexdigest()
 
 
-def _checksum(versions: Iterable[Version]) -> str:
+def _checksum(versions: Iterable[RowVersion]) -> str:
     """Every field of every version, each with its length in front (four bytes), then three numbers of eight bytes."""
     data = b""
     for version in versions:

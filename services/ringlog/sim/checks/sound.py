@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ringlog.kernel.invariants.check import CODE, violations
-from ringlog.kernel.outcome import Entry, Outcome, Unreadable
+from ringlog.kernel.outcome import Entry, Outcome, UnreadableEntry
 from ringlog.kernel.state import EMPTY_STATE, ClusterState
 from ringlog.sim.checks.base import Check
 
@@ -20,7 +20,7 @@ class Sound(Check):
             _looked_at[id(state)] = state
 
     def entry(
-        self, before: ClusterState, after: ClusterState, item: Entry | Unreadable, outcome: Outcome, offset: int
+        self, before: ClusterState, after: ClusterState, item: Entry | UnreadableEntry, outcome: Outcome, offset: int
     ) -> None:
         """Look at what the entry has changed."""
         if after is not before:

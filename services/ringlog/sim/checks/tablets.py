@@ -15,8 +15,9 @@ from itertools import combinations
 
 from ringlog.kernel.commands.resizes import DecideResize, FinishResize
 from ringlog.kernel.commands.schema import CreateTable, DropTable
+from ringlog.kernel.commands.schema_batch import SchemaBatch
 from ringlog.kernel.commands.tablets import AdvanceTablets, MigrateTablets, RevertTablets, TabletAdvance
-from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, Unreadable
+from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, UnreadableEntry
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.tablets.groups import group_of, moving_of
 from ringlog.kernel.values import Command, Witness
@@ -51,7 +52,7 @@ BACK = tuple(LIFE)[8:11]
 
 
 @dataclass(slots=True)
-class Life:
+class TabletLife:
     """A tablet: its replicas, those that it is to have, its stage and since when, who writes since when."""
 
     old: list[Place]
@@ -100,15 +101,17 @@ class TabletModel:
 
     def __init__(self, broken: Broken) -> None:
         self.broken = broken
-        self.tables: dict[str, list[Life]] = {}
+        self.tables: dict[str, list[TabletLife]] = {}
 
     def take(self, command: Command, before: ClusterState, after: ClusterState) -> None:
         """An entry was applied."""
         match command:
-            case CreateTable():
-                self._create(f"{command.keyspace}.{command.name}", after)
-            case DropTable():
-                self.tables.pop(f"{command.keyspace}.{command.name}", None)
+            case CreateTable() | DropTable():
+                self._made_or_dropped(command, before, after)
+            case SchemaBatch():
+                for statement in command.statements:
+                    for stated in statement.commands:
+                        self._made_or_dropped(stated, before, after)
             case MigrateTablets():
                 self._migrate(command, before, after.epoch)
             case AdvanceTablets():
@@ -152,6 +155,14 @@ class TabletModel:
 
     # ----------------------------------------------------------------------------------------------- entries
 
+    def _made_or_dropped(self, command: Command, before: ClusterState, after: ClusterState) -> None:
+        """A statement about a table; a CREATE of one that is there was not needed."""
+        match command:
+            case CreateTable(keyspace, name) if f"{keyspace}.{name}" not in before.tables:
+                self._create(f"{keyspace}.{name}", after)
+            case DropTable(keyspace, name):
+                self.tables.pop(f"{keyspace}.{name}", None)
+
     def _create(self, name: str, after: ClusterState) -> None:
         tablets = after.tablets.get(name)
         if tablets is None:
@@ -159,7 +170,7 @@ class TabletModel:
         self.tables[name] = []
         for one in tablets:
             places = [(replica.node, replica.shard) for replica in one.replicas]
-            self.tables[name].append(Life(places, {node: after.epoch for node, _ in places}, after.epoch))
+            self.tables[name].append(TabletLife(places, {node: after.epoch for node, _ in places}, after.epoch))
 
     def _migrate(self, command: MigrateTablets, before: ClusterState, epoch: int) -> None:
         for one in command.migrations:
@@ -174,8 +185,10 @@ class TabletModel:
             nodes = [node for node, _ in life.new]
             if len(set(nodes)) < len(nodes) or any(shard >= before.nodes[node].shards for node, shard in life.new):
                 self.broken(f"{where} was to be on {life.new}")
-            if target is not None and before.nodes[target[0]].down:
-                self.broken(f"{where} was to come to {target[0]}, which is down")
+            if target is not None:
+                there, comes = before.nodes[target[0]], source is None or source[0] != target[0]
+                if there.down or (comes and there.state in ("leaving", "left")):
+                    self.broken(f"{where} was to come to {there.id}, which is down, or {there.state}")
             life.kind = one.kind
             life.enter(WAYS[one.kind][0], epoch)
 
@@ -193,7 +206,7 @@ class TabletModel:
                 self.broken(f"{where} left {life.stage}, and {worker} had not reported")
         life.enter(life.following(), epoch)
 
-    def _revert(self, where: str, life: Life, before: ClusterState, epoch: int) -> None:
+    def _revert(self, where: str, life: TabletLife, before: ClusterState, epoch: int) -> None:
         words = LIFE.get(life.stage, "")
         if life.kind == "repair" and life.stage == "repair":
             life.enter("end_repair", epoch)
@@ -214,7 +227,7 @@ class TabletModel:
             return
         lives = self.tables[name]
         if resize.decision == "split":
-            pairs = [[life, Life(list(life.old), dict(life.since), life.changed)] for life in lives]
+            pairs = [[life, TabletLife(list(life.old), dict(life.since), life.changed)] for life in lives]
             self.tables[name] = [life for pair in pairs for life in pair]
             return
         merged = []
@@ -230,16 +243,17 @@ class TabletModel:
 
     # ------------------------------------------------------------------------------------------------- rules
 
-    def _lacking(self, life: Life, state: ClusterState, seen: set[str]) -> Iterator[str]:
+    def _lacking(self, life: TabletLife, state: ClusterState, seen: set[str]) -> Iterator[str]:
         """Who had to have acknowledged: a majority of both sets in each datacenter, of the dead as far as they may."""
         comes = {node for node, _ in life.new} - {node for node, _ in life.old}
         goes = {node for node, _ in life.old} - {node for node, _ in life.new}
-        excused = {node for node in comes | goes if _dead(state, node)}
+        excused = {node for node, _ in {*life.old} ^ {*life.new} if _dead(state, node)}
         for group in (life.old, life.new):
             nodes = [node for node, _ in group]
             for datacenter in sorted({state.nodes[node].datacenter for node in nodes}):
                 local = [node for node in nodes if state.nodes[node].datacenter == datacenter]
-                left = [node for node in local if node not in excused and state.nodes[node].state != "left"] or local
+                here = [node for node in local if state.nodes[node].state != "left"]
+                left = [node for node in here if node not in excused] or here
                 if len(seen.intersection(left)) < min(len(local) // 2 + 1, len(left)):
                     yield f"a majority of {local}"
         if life.stage in FORTH[:4] and life.kind != "repair":
@@ -247,7 +261,7 @@ class TabletModel:
         if life.stage == "use_new":
             yield from (f"{node}, which leaves" for node in goes - seen - excused)
 
-    def _workers(self, life: Life, state: ClusterState) -> list[str]:
+    def _workers(self, life: TabletLife, state: ClusterState) -> list[str]:
         """Who had to have reported, as far as it is one for sure."""
         words = LIFE[life.stage]
         comes = [node for node, shard in life.new if (node, shard) not in life.old]
@@ -255,16 +269,16 @@ class TabletModel:
         if "streamed" in words:
             return comes
         if "repaired" in words:
-            return [node for node, _ in life.old if not _dead(state, node)][:1]
+            return [node for node, _ in life.old if not _dead(state, node)]
         if "leaver" in words:
             return [node for node in goes if not _dead(state, node)]
         return [node for node in comes if not _dead(state, node)] if "comer" in words else []
 
-    def _meet(self, where: str, life: Life) -> None:
+    def _meet(self, where: str, life: TabletLife) -> None:
         """Every read quorum meets every write quorum, of this stage and the next."""
         here = _groups(life)
         stages = (
-            [here, _groups(Life(life.old, {}, 0, life.new, life.kind, life.following()))]
+            [here, _groups(TabletLife(life.old, {}, 0, life.new, life.kind, life.following()))]
             if life.following()
             else [here]
         )
@@ -274,7 +288,7 @@ class TabletModel:
                     self.broken(f"{where} in {life.stage}: a read of {missed[0]} misses a write of {missed[1]}")
 
 
-def _groups(life: Life) -> tuple[list[str], list[list[str]]]:
+def _groups(life: TabletLife) -> tuple[list[str], list[list[str]]]:
     """The read group, and the groups of which a write needs a majority."""
     old, new = ([node for node, _ in group] for group in (life.old, life.new))
     both = life.stage and "writes both" in LIFE[life.stage]
@@ -293,7 +307,7 @@ def _missed(reads: list[str], needs: list[list[str]]) -> tuple[object, object] |
     return None
 
 
-def _moving(life: Life) -> list[tuple[set[str], set[str]]]:
+def _moving(life: TabletLife) -> list[tuple[set[str], set[str]]]:
     old, new = ({node for node, _ in group} for group in (life.old, life.new))
     both = bool(life.stage) and "writes both" in LIFE[life.stage]
     return [(new - old, old - new)] if both and old != new else []
@@ -303,13 +317,13 @@ def _dead(state: ClusterState, node: str) -> bool:
     return state.nodes[node].down or state.nodes[node].state == "left"
 
 
-class Tablets(Check):
+class TabletsCheck(Check):
     """Tablets are, at every epoch, what the entries made of them; no quorum of readers misses one of writers."""
 
     _model: TabletModel | None = None
 
     def entry(
-        self, before: ClusterState, after: ClusterState, item: Entry | Unreadable, outcome: Outcome, offset: int
+        self, before: ClusterState, after: ClusterState, item: Entry | UnreadableEntry, outcome: Outcome, offset: int
     ) -> None:
         """Take what was applied into the record."""
         if outcome.kind is OutcomeKind.APPLIED and isinstance(item, Entry):

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ringlog.kernel.commands.cluster import TakeOver
-from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, Unreadable
+from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, UnreadableEntry
 from ringlog.kernel.state import ClusterState
-from ringlog.protocol.validator_core import FORGOTTEN, is_floor_mark
+from ringlog.protocol.validator_core import is_floor_mark
+from ringlog.protocol.validator_values import FORGOTTEN
 from ringlog.sim.checks.base import Check
 from ringlog.sim.memo import cached_result
 from ringlog.wire.records import REJECTED, Result
@@ -38,7 +39,7 @@ class Terms(Check):
         self._terms = {role: term.term for role, term in state.terms.items()}
 
     def entry(
-        self, before: ClusterState, after: ClusterState, item: Entry | Unreadable, outcome: Outcome, offset: int
+        self, before: ClusterState, after: ClusterState, item: Entry | UnreadableEntry, outcome: Outcome, offset: int
     ) -> None:
         """A take-over must raise the term."""
         if outcome.kind is OutcomeKind.APPLIED and isinstance(item, Entry):
@@ -57,7 +58,7 @@ class Terms(Check):
             result = cached_result(record.value)
             if result.outcome == REJECTED and result.term < self._last:
                 self.sim.broken("fence", f"a rejection of term {result.term} was published after one of {self._last}")
-            # Whoever answers at all has read the results before it, and will see no more of earlier terms.
+            # An instance that answers at all has read the results before it, and will see no more of earlier terms.
             self._last = max(self._last, result.term)
             if result.outcome != REJECTED:
                 continue

@@ -1,7 +1,7 @@
 """THE PLACE where a part of Ringlog joins the simulator.
 
 A family is a group of commands with everything that proves them: how an operator draws each command on the present
-state, and the checks with their simple models. To bring new commands in (zones, …): write
+state, and the checks with their simple models. To bring new commands in: write
 ``families/<name>.py`` with a ``FAMILY``, name it in ``FAMILIES`` below, and, if the commands have processes of their
 own, put these under ``actors``. A test compares the families with the kernel's vocabulary: a command that belongs to
 none, or to two, fails it.
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from ringlog.sim.checks.base import Check
 from ringlog.sim.checks.sound import Sound
-from ringlog.sim.families import cdc, cluster, operations, registers, schema, tablets
+from ringlog.sim.families import cdc, cluster, operations, registers, schema, tablets, zones
 from ringlog.sim.families.family import Family
 
 FAMILIES: tuple[Family, ...] = (
@@ -21,6 +21,7 @@ FAMILIES: tuple[Family, ...] = (
     tablets.FAMILY,
     cdc.FAMILY,
     registers.FAMILY,
+    zones.FAMILY,
 )
 
 CHECKS: tuple[type[Check], ...] = (*(check for family in FAMILIES for check in family.checks), Sound)

@@ -69,7 +69,7 @@ def _expire(state: ClusterState, chance: Chance) -> ExpireCdcGeneration:
 
 
 def _forget(state: ClusterState, chance: Chance) -> ForgetCdcGeneration:
-    """Never what the change topics may not have told yet: that is the coordinator's to know."""
+    """Never what the change topics may not have yet: that is the coordinator's to know."""
     names = [found.id for found in state.generations if found.expired is None or found.forgotten is not None]
     return ForgetCdcGeneration(chance.pick(names) if names else "none")
 
@@ -140,6 +140,8 @@ FAMILY = Family(
         "WithdrawCdcGeneration": (1, _withdraw),
         # Nodes ask for it, as they need it.
         "SettleVerdicts": None,
+        # Only where clocks were wrong for long, and with a look at the topic: ``tests/sim/test_settled.py`` has that.
+        "LowerSettledTime": None,
     },
     checks=(Cdc, ImageRows),
 )

@@ -8,8 +8,9 @@ from ringlog.kernel.state import ClusterState, in_order
 from ringlog.runtime.draw import draw_uuid
 from ringlog.sim.chance import Chance
 from ringlog.sim.checks.answers import Answers
-from ringlog.sim.checks.chain import Chain
+from ringlog.sim.checks.chain import ChainCheck
 from ringlog.sim.checks.defects import Defects
+from ringlog.sim.checks.log_ends import Beginnings
 from ringlog.sim.checks.projections import CacheIsAState, ChangesAreTheDifferences
 from ringlog.sim.checks.replicas import Replicas
 from ringlog.sim.checks.terms import Terms
@@ -75,7 +76,7 @@ def _unregister(state: ClusterState, chance: Chance) -> UnregisterNode | None:
 
 
 def _down(state: ClusterState, chance: Chance) -> DeclareDown | None:
-    """Of a node that runs, as a rule: whoever declares it may be wrong."""
+    """Of a node that runs, as a rule: who declares it may be wrong."""
     nodes = [node.id for _, node in in_order(state.nodes)]
     return DeclareDown(chance.pick(nodes), "no heartbeat") if nodes else None
 
@@ -109,10 +110,23 @@ FAMILY = Family(
         "UpdateNode": (1, _update),
         "UnregisterNode": (1, _unregister),
         "EnableFeature": None,
+        "TakeSnapshot": None,
+        "ConfirmSnapshot": None,
+        "RecordArchive": None,
+        "TruncateLog": None,
+        "PauseChanges": None,
+        "ResumeChanges": None,
+        "AddServiceMember": None,
+        "RemoveServiceMember": None,
+        "ReconfigureService": None,
+        "AdvanceService": None,
+        "EnterRecovery": None,
+        "LeaveRecovery": None,
+        "ForceState": None,
         "DeclareDown": (2, _down),
         "DeclareUp": (1, _up),
         "TakeOver": (2, _take_over),
         "Noop": (6, _noop),
     },
-    checks=(Chain, Replicas, Answers, Defects, Terms, ChangesAreTheDifferences, CacheIsAState),
+    checks=(ChainCheck, Replicas, Answers, Defects, Terms, ChangesAreTheDifferences, CacheIsAState, Beginnings),
 )

@@ -1,4 +1,4 @@
-"""Range movements: asked for by nodes and operators, moved on by the coordinator, called off by operators."""
+"""Range movements: asked for by nodes and operators, moved on by the coordinator, cancelled by operators."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ringlog.sim.checks.gates import Acknowledgements, Gates
 from ringlog.sim.checks.operations import Stages
 from ringlog.sim.checks.placement import Placements
 from ringlog.sim.checks.quorums import Quorums
-from ringlog.sim.checks.rows import Rows
+from ringlog.sim.checks.rows import RowsCheck
 from ringlog.sim.families.family import Family
 
 
@@ -48,7 +48,7 @@ def _move(state: ClusterState, chance: Chance) -> Move | None:
 
 
 def _replace(state: ClusterState, chance: Chance) -> Replace | None:
-    """By a node that is known and owns nothing: often nobody runs it, then the replacement is called off one day."""
+    """By a node that is known and owns nothing: often nobody runs it, then the replacement is cancelled one day."""
     idle = [node.id for _, node in in_order(state.nodes) if node.state == "none"]
     nodes = _normal(state)
     if not idle or not nodes:
@@ -130,7 +130,7 @@ def retry(state: ClusterState, chance: Chance) -> RetryOperation | None:
     return RetryOperation(chance.pick(stopped).id, "mended", ignored, admits_loss=chance.happens(0.3))
 
 
-# 0: the operator decides by itself after each failure, see ``actors.operator``.
+# 0: the operator decides by itself after each failure, see ``sim.operator``.
 FAMILY = Family(
     name="operations",
     commands={
@@ -146,5 +146,5 @@ FAMILY = Family(
         "FailOperation": (1, _fail),
         "RetryOperation": (0, retry),
     },
-    checks=(Placements, Stages, Acknowledgements, Gates, Quorums, Rows),
+    checks=(Placements, Stages, Acknowledgements, Gates, Quorums, RowsCheck),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ringlog.sim.checks.registers import Histories, Registers
+from ringlog.sim.checks.registers import Histories, RegistersCheck
 from ringlog.sim.families.family import Family
 
-FAMILY = Family(name="registers", commands={}, checks=(Histories, Registers))
+FAMILY = Family(name="registers", commands={}, checks=(Histories, RegistersCheck))

@@ -1,13 +1,18 @@
-"""Keyspaces and tables."""
+"""Keyspaces and tables; in batches also what depends on tables."""
 
 from __future__ import annotations
 
+from ringlog.kernel.commands.functions import CreateAggregate, CreateFunction, DropAggregate, DropFunction
 from ringlog.kernel.commands.keyspaces import AlterKeyspace, CreateKeyspace, DropKeyspace
 from ringlog.kernel.commands.schema import AlterTable, CreateTable, DropTable
+from ringlog.kernel.commands.schema_batch import SchemaBatch, statement_of
+from ringlog.kernel.commands.user_types import CreateType, DropType
+from ringlog.kernel.commands.views import CreateIndex, CreateView, DropIndex, DropView
 from ringlog.kernel.state import ClusterState, in_order
-from ringlog.kernel.values import CdcOptions, Column, DatacenterReplication, Replication
+from ringlog.kernel.values import CdcOptions, Column, Command, DatacenterReplication, Replication, TypeField
 from ringlog.runtime.draw import draw_uuid
 from ringlog.sim.chance import Chance
+from ringlog.sim.checks.columns import Columns
 from ringlog.sim.families.family import Family
 from ringlog.sim.shape import COLUMNS
 
@@ -75,6 +80,30 @@ def _drop_table(state: ClusterState, chance: Chance) -> DropTable | None:
     return DropTable(*chance.pick(names))
 
 
+def batched(command: Command, chance: Chance) -> Command:
+    """Sometimes the same in a batch, with statements about what depends on the table.
+
+    Around a table alone, since the checks have no model of batches of keyspaces.
+    """
+    if not isinstance(command, CreateTable | AlterTable | DropTable) or not chance.happens(0.3):
+        return command
+    keyspace, table, name = command.keyspace, command.name, chance.pick(["a", "b"])
+    if isinstance(command, DropTable):
+        drops = [DropIndex(keyspace, name), DropView(keyspace, name), DropAggregate(keyspace, name)]
+        others = [*drops, DropFunction(keyspace, name), DropType(keyspace, name)]
+        return SchemaBatch((*(statement_of(one, True) for one in others), statement_of(command)))
+    makes: list[Command] = [
+        CreateType(keyspace, name, (TypeField("f", "int"),)),
+        CreateFunction(keyspace, name, ("int", "int"), ("s", "v"), "int", "lua", "return s"),
+        CreateAggregate(keyspace, name, ("int",), name, "int"),
+        CreateIndex(keyspace, name, table, "v"),
+        CreateView(keyspace, name, table, (), ("v",), ("k", "c")),
+    ]
+    if_needed = chance.happens(0.7)
+    own = statement_of(command, if_needed and isinstance(command, CreateTable))
+    return SchemaBatch((own, *(statement_of(one, if_needed) for one in makes if chance.happens(0.5))))
+
+
 FAMILY = Family(
     name="schema",
     commands={
@@ -84,10 +113,19 @@ FAMILY = Family(
         "CreateTable": (2, _create_table),
         "AlterTable": (1, _alter_table),
         "DropTable": (1, _drop_table),
-        # Nobody draws these: they change the schema alone, and scripts stay as they are.
+        # These change the schema alone, and scripts stay as they are: they come in batches (``batched``) or not at all.
         "CreateType": None,
         "AlterType": None,
         "DropType": None,
+        "CreateView": None,
+        "DropView": None,
+        "CreateIndex": None,
+        "DropIndex": None,
+        "CreateFunction": None,
+        "DropFunction": None,
+        "CreateAggregate": None,
+        "DropAggregate": None,
+        "SchemaBatch": None,
     },
-    checks=(),
+    checks=(Columns,),
 )

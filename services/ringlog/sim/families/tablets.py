@@ -18,7 +18,8 @@ from ringlog.kernel.tablets.stages import KINDS, next_stage
 from ringlog.kernel.tablets.track import transitions
 from ringlog.kernel.values import Witness
 from ringlog.sim.chance import Chance
-from ringlog.sim.checks.tablets import Tablets
+from ringlog.sim.checks.balancer import BalancerCheck
+from ringlog.sim.checks.tablets import TabletsCheck
 from ringlog.sim.families.family import Family
 
 
@@ -39,7 +40,8 @@ def _migrate(state: ClusterState, chance: Chance) -> MigrateTablets | None:
     tablets, tablet = found
     source = chance.pick(list(tablet.replicas))
     target = state.nodes[chance.pick([node.id for _, node in in_order(state.nodes)])]
-    kind = "rebuild" if state.nodes[source.node].down else "migration"
+    rebuild = ("rebuild", "rebuild_v2")[tablet.index % 2]
+    kind = rebuild if state.nodes[source.node].down else "migration"
     if chance.happens(0.2):
         kind, target = "intranode_migration", state.nodes[source.node]
     elif chance.happens(0.1):
@@ -89,5 +91,5 @@ FAMILY = Family(
         "DecideResize": (1, _decide),
         "FinishResize": None,
     },
-    checks=(Tablets,),
+    checks=(TabletsCheck, BalancerCheck),
 )

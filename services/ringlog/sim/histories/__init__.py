@@ -1,1 +1,3 @@
-"""Histories: what clients asked and were told, as JSON lines, and whether one order of it all explains every answer."""
+"""Histories: what clients asked and what they got, as JSON lines, and whether one order of it all explains every
+answer.
+"""

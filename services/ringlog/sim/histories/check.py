@@ -12,8 +12,15 @@ from dataclasses import replace
 
 from ringlog.sim.histories import logs, search, zones
 from ringlog.sim.histories.events import Op, Type
-from ringlog.sim.histories.operations import History, Operation, is_register, until
-from ringlog.sim.histories.verdict import Counterexample, Decision, KeyReport, Method, Report, Verdict
+from ringlog.sim.histories.operations import ClientOperation, OperationHistory, is_register, until
+from ringlog.sim.histories.verdict import (
+    HistoryReport,
+    KeyReport,
+    KeyVerdict,
+    Linearizability,
+    Method,
+    ShortestCounterexample,
+)
 
 CONFIGURATIONS_MAX = 2_000_000
 """Limit of a key's search: some seconds, and less than a gigabyte."""
@@ -22,7 +29,7 @@ CORE_CHECKS_MAX = 300
 """Limits of looking for the least counterexample, which is a courtesy: it may stay larger than it could be."""
 
 
-def check(history: History, limit: int = CONFIGURATIONS_MAX) -> Report:
+def check(history: OperationHistory, limit: int = CONFIGURATIONS_MAX) -> HistoryReport:
     """Whether a history is linearizable. ``limit``: configurations that the search of one key may visit."""
     keys = []
     for key, operations in history.keys:
@@ -30,59 +37,59 @@ def check(history: History, limit: int = CONFIGURATIONS_MAX) -> Report:
         keys.append((KeyReport(key, method, len(operations), decision), operations))
     reports = tuple(report for report, _ in keys)
     verdicts = {report.decision.verdict for report in reports}
-    broken = [one for one in keys if one[0].decision.verdict is Verdict.NOT_LINEARIZABLE]
+    broken = [one for one in keys if one[0].decision.verdict is Linearizability.NOT_LINEARIZABLE]
     if broken:
         first = min(broken, key=lambda one: (one[0].decision.line, one[0].key))
-        return Report(Verdict.NOT_LINEARIZABLE, reports, explain(*first))
-    verdict = Verdict.UNDECIDED if Verdict.UNDECIDED in verdicts else Verdict.LINEARIZABLE
-    return Report(verdict, reports, None)
+        return HistoryReport(Linearizability.NOT_LINEARIZABLE, reports, explain(*first))
+    verdict = Linearizability.UNDECIDED if Linearizability.UNDECIDED in verdicts else Linearizability.LINEARIZABLE
+    return HistoryReport(verdict, reports, None)
 
 
-def decide(operations: tuple[Operation, ...], limit: int = CONFIGURATIONS_MAX) -> tuple[Method, Decision]:
+def decide(operations: tuple[ClientOperation, ...], limit: int = CONFIGURATIONS_MAX) -> tuple[Method, KeyVerdict]:
     """Decide one key's operations by the method that fits them; a negative decision has its line."""
     if not is_register(operations):
         return Method.EPOCHS, logs.decide(operations)
     if not zones.applies(operations):
         return Method.SEARCH, search.decide(operations, limit)
     decision = zones.decide(operations)
-    if decision.verdict is Verdict.NOT_LINEARIZABLE:
+    if decision.verdict is Linearizability.NOT_LINEARIZABLE:
         line = _first_line(operations)
         # What was known then may name fewer culprits than what is known at the end.
         decision = replace(zones.decide(until(operations, line)), line=line)
     return Method.ZONES, decision
 
 
-def _first_line(operations: tuple[Operation, ...]) -> int:
+def _first_line(operations: tuple[ClientOperation, ...]) -> int:
     """The first return that no order explains: if a history is linearizable, so is each beginning of it."""
     lines = sorted(one.returned for one in operations if one.returned is not None)
     low, high = 0, len(lines) - 1
     while low < high:
         middle = (low + high) // 2
-        if zones.decide(until(operations, lines[middle])).verdict is Verdict.NOT_LINEARIZABLE:
+        if zones.decide(until(operations, lines[middle])).verdict is Linearizability.NOT_LINEARIZABLE:
             high = middle
         else:
             low = middle + 1
     return lines[low]
 
 
-def explain(report: KeyReport, operations: tuple[Operation, ...]) -> Counterexample:
+def explain(report: KeyReport, operations: tuple[ClientOperation, ...]) -> ShortestCounterexample:
     """The least counterexample that we find in a key that is not linearizable."""
     decision = report.decision
-    assert decision.verdict is Verdict.NOT_LINEARIZABLE, "there is something to explain"
+    assert decision.verdict is Linearizability.NOT_LINEARIZABLE, "there is something to explain"
     if report.method is Method.EPOCHS:
-        return Counterexample(report.key, decision.line, decision.why, decision.culprits, True)
+        return ShortestCounterexample(report.key, decision.line, decision.why, decision.culprits, True)
     known = tuple(one for one in until(operations, decision.line) if _matters(one))
     core, is_least = _core(known, decision)
     _, last = decide(core, CORE_CONFIGURATIONS_MAX)
     why = last.why or decision.why or "no order of these operations explains every answer"
-    return Counterexample(report.key, decision.line, why, core, is_least)
+    return ShortestCounterexample(report.key, decision.line, why, core, is_least)
 
 
-def _matters(one: Operation) -> bool:
+def _matters(one: ClientOperation) -> bool:
     return one.type is not Type.FAIL and not (one.type is Type.INFO and one.op is Op.READ)
 
 
-def _core(known: tuple[Operation, ...], decision: Decision) -> tuple[tuple[Operation, ...], bool]:
+def _core(known: tuple[ClientOperation, ...], decision: KeyVerdict) -> tuple[tuple[ClientOperation, ...], bool]:
     """Leaves out operations as long as the rest cannot be explained; whether no single one is left that could go."""
     budget = _Budget(CORE_CHECKS_MAX)
     if decision.culprits and budget.is_broken(decision.culprits):
@@ -99,18 +106,18 @@ class _Budget:
     def __init__(self, left: int) -> None:
         self.left = left
 
-    def is_broken(self, rest: tuple[Operation, ...]) -> bool:
+    def is_broken(self, rest: tuple[ClientOperation, ...]) -> bool:
         """Whether no order explains the rest; not so once nothing is left to spend."""
         if self.left == 0 or not rest:
             return False
         self.left -= 1
         found = zones.decide(rest) if zones.applies(rest) else search.decide(rest, CORE_CONFIGURATIONS_MAX)
-        return found.verdict is Verdict.NOT_LINEARIZABLE
+        return found.verdict is Linearizability.NOT_LINEARIZABLE
 
 
 def _without(
-    known: tuple[Operation, ...], units: list[tuple[Operation, ...]], budget: _Budget
-) -> tuple[Operation, ...]:
+    known: tuple[ClientOperation, ...], units: list[tuple[ClientOperation, ...]], budget: _Budget
+) -> tuple[ClientOperation, ...]:
     """Leaves out units, many at a time first, as long as the rest stays broken."""
     size = max(1, len(units) // 2)
     while units and budget.left:
@@ -128,14 +135,14 @@ def _without(
     return known
 
 
-def _clusters(operations: tuple[Operation, ...]) -> list[tuple[Operation, ...]]:
+def _clusters(operations: tuple[ClientOperation, ...]) -> list[tuple[ClientOperation, ...]]:
     """Values with all that wrote or read them: where nothing swaps, an order explains the others without them, too."""
-    values: dict[zones.Name, list[Operation]] = {}
+    values: dict[zones.Name, list[ClientOperation]] = {}
     for one in operations:
         values.setdefault(zones.name_of(one.asked if one.op is Op.WRITE else one.answer), []).append(one)
     return [tuple(found) for found in values.values()]
 
 
-def _observes(one: Operation) -> bool:
+def _observes(one: ClientOperation) -> bool:
     """Whether it changes nothing: an order that explains it explains the others without it."""
     return one.op is Op.READ or one.answer is False

@@ -21,8 +21,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ringlog.sim.histories.events import Op, Type
-from ringlog.sim.histories.operations import Operation
-from ringlog.sim.histories.verdict import Decision, Verdict
+from ringlog.sim.histories.operations import ClientOperation
+from ringlog.sim.histories.verdict import KeyVerdict, Linearizability
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,18 +33,18 @@ class _Point:
     is_commit: bool
     invoked: int
     returned: int
-    invoker: Operation
-    returner: Operation
+    invoker: ClientOperation
+    returner: ClientOperation
 
 
-def decide(operations: tuple[Operation, ...]) -> Decision:
+def decide(operations: tuple[ClientOperation, ...]) -> KeyVerdict:
     """Whether one order explains the operations, which are by invoke."""
     whole = next((one for one in operations if one.op is Op.APPLIED and one.type is Type.OK), None)
-    requests: dict[object, list[Operation]] = {}
+    requests: dict[object, list[ClientOperation]] = {}
     for one in operations:
         if one.op is Op.COMMIT:
             requests.setdefault(one.asked, []).append(one)
-    wrong: list[Decision] = []
+    wrong: list[KeyVerdict] = []
     points = [
         _Point(_epoch(one), False, one.invoked, one.returned, one, one)
         for one in operations
@@ -58,15 +58,15 @@ def decide(operations: tuple[Operation, ...]) -> Decision:
         wrong += _against(operations, whole, epochs)
         points.append(_Point(max(epochs.values(), default=0), False, whole.invoked, whole.returned, whole, whole))
     wrong += _sweep(points)
-    return min(wrong, key=lambda one: one.line, default=Decision(Verdict.LINEARIZABLE))
+    return min(wrong, key=lambda one: one.line, default=KeyVerdict(Linearizability.LINEARIZABLE))
 
 
-def _epoch(one: Operation) -> int:
+def _epoch(one: ClientOperation) -> int:
     assert isinstance(one.answer, int), "an answered commit or barrier has an epoch"
     return one.answer
 
 
-def _points(attempts: list[Operation], whole: Operation | None, epochs: dict[str, int]) -> Iterable[_Point]:
+def _points(attempts: list[ClientOperation], whole: ClientOperation | None, epochs: dict[str, int]) -> Iterable[_Point]:
     """The one effect of a request, where its epoch is known."""
     answered = [one for one in attempts if one.type is Type.OK and one.returned is not None]
     first = min(answered, key=lambda one: one.returned or 0, default=None)
@@ -77,9 +77,9 @@ def _points(attempts: list[Operation], whole: Operation | None, epochs: dict[str
         yield _Point(epoch, True, attempts[0].invoked, whole.returned, attempts[0], whole)
 
 
-def _answers(attempts: list[Operation]) -> Iterable[Decision]:
+def _answers(attempts: list[ClientOperation]) -> Iterable[KeyVerdict]:
     """What is wrong with the answers to one request, each with the line on which it shows."""
-    known: Operation | None = None
+    known: ClientOperation | None = None
     for one in sorted(attempts, key=lambda one: one.returned or 0):
         if one.returned is None:
             continue
@@ -91,7 +91,7 @@ def _answers(attempts: list[Operation]) -> Iterable[Decision]:
             yield _no("a request was answered with two epochs", one.returned, known, one)
 
 
-def _whole(whole: Operation | None, wrong: list[Decision]) -> dict[str, int]:
+def _whole(whole: ClientOperation | None, wrong: list[KeyVerdict]) -> dict[str, int]:
     """Epochs by request id in the whole log; what is wrong with itself goes to ``wrong``."""
     epochs: dict[str, int] = {}
     if whole is None or whole.returned is None or not isinstance(whole.answer, tuple):
@@ -109,7 +109,9 @@ def _whole(whole: Operation | None, wrong: list[Decision]) -> dict[str, int]:
     return epochs
 
 
-def _against(operations: tuple[Operation, ...], whole: Operation, epochs: dict[str, int]) -> Iterable[Decision]:
+def _against(
+    operations: tuple[ClientOperation, ...], whole: ClientOperation, epochs: dict[str, int]
+) -> Iterable[KeyVerdict]:
     """Answers that the whole log contradicts."""
     assert whole.returned is not None, "only an answered reading is the whole log"
     for one in operations:
@@ -124,11 +126,11 @@ def _against(operations: tuple[Operation, ...], whole: Operation, epochs: dict[s
             yield _no("a rejected commit is in the log", whole.returned, one, whole)
 
 
-def _sweep(points: list[_Point]) -> Iterable[Decision]:
+def _sweep(points: list[_Point]) -> Iterable[KeyVerdict]:
     """Pairs whose order in time is not that of their epochs, each with the line on which it shows.
 
     One pass over invokes and returns. ``highest`` is, of all that had returned, the point with the greatest epoch, at
-    an equal epoch the barrier: whoever is invoked now must come after it.
+    an equal epoch the barrier: an operation invoked now must come after it.
     """
     marks = [(one.invoked, False, one) for one in points] + [(one.returned, True, one) for one in points]
     highest: _Point | None = None
@@ -151,6 +153,6 @@ def _at(mark: tuple[int, bool, _Point]) -> int:
     return mark[0]
 
 
-def _no(why: str, line: int, *culprits: Operation) -> Decision:
+def _no(why: str, line: int, *culprits: ClientOperation) -> KeyVerdict:
     ordered = tuple(sorted(dict.fromkeys(culprits), key=lambda one: one.invoked))
-    return Decision(Verdict.NOT_LINEARIZABLE, line, why, ordered)
+    return KeyVerdict(Linearizability.NOT_LINEARIZABLE, line, why, ordered)

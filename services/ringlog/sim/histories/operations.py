@@ -17,7 +17,7 @@ from ringlog.sim.histories.events import REGISTER_OPS, Event, HistoryError, Op, 
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class ClientOperation:
     """One operation. ``type`` is its fate, never invoke; ``invoked`` and ``returned`` are lines.
 
     ``returned`` is None for ``info``: it never returns. ``asked`` is the invoke's value, ``answer`` the completion's.
@@ -34,10 +34,10 @@ class Operation:
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class OperationHistory:
     """Operations by key, sorted by name. ``is_torn``: the last line was cut in the middle and left out."""
 
-    keys: tuple[tuple[str, tuple[Operation, ...]], ...]
+    keys: tuple[tuple[str, tuple[ClientOperation, ...]], ...]
     events: int
     is_torn: bool = False
 
@@ -47,10 +47,10 @@ class History:
         return sum(len(found) for _, found in self.keys)
 
 
-def pair(events: Iterable[Event], is_torn: bool = False) -> History:
+def pair(events: Iterable[Event], is_torn: bool = False) -> OperationHistory:
     """The operations of events that are in order; raises HistoryError where they do not fit together."""
     open_: dict[str, Event] = {}
-    keys: dict[str, list[Operation]] = {}
+    keys: dict[str, list[ClientOperation]] = {}
     count = 0
     for event in events:
         count += 1
@@ -72,37 +72,37 @@ def pair(events: Iterable[Event], is_torn: bool = False) -> History:
     grouped = tuple((key, tuple(sorted(keys[key], key=lambda one: one.invoked))) for key in sorted(keys))
     for _, operations in grouped:
         _one_model(operations)
-    return History(grouped, count, is_torn)
+    return OperationHistory(grouped, count, is_torn)
 
 
-def is_register(operations: tuple[Operation, ...]) -> bool:
+def is_register(operations: tuple[ClientOperation, ...]) -> bool:
     """Whether a key's operations are those of a register, not of a log."""
     return operations[0].op in REGISTER_OPS
 
 
-def until(operations: tuple[Operation, ...], line: int) -> tuple[Operation, ...]:
+def until(operations: tuple[ClientOperation, ...], line: int) -> tuple[ClientOperation, ...]:
     """What was known of the operations when ``line`` had been written: the others are still open, or not yet begun."""
     known = []
     for one in operations:
         if one.invoked > line:
             continue
         if one.returned is not None and one.returned > line:
-            one = Operation(one.process, one.op, one.key, Type.INFO, one.asked, None, one.invoked, None)
+            one = ClientOperation(one.process, one.op, one.key, Type.INFO, one.asked, None, one.invoked, None)
         known.append(one)
     return tuple(known)
 
 
-def _operation(begun: Event, ended: Event | None) -> Operation:
+def _operation(begun: Event, ended: Event | None) -> ClientOperation:
     fate = Type.INFO if ended is None else ended.type
     answer = None if ended is None else ended.value
     returned = None if ended is None or fate is Type.INFO else ended.line
-    return Operation(begun.process, begun.op, begun.key, fate, begun.value, answer, begun.line, returned)
+    return ClientOperation(begun.process, begun.op, begun.key, fate, begun.value, answer, begun.line, returned)
 
 
-def _one_model(operations: tuple[Operation, ...]) -> None:
+def _one_model(operations: tuple[ClientOperation, ...]) -> None:
     """Refuses a key that is a register and a log, or a log whose whole is read before its end."""
     of_register = is_register(operations)
-    whole: Operation | None = None
+    whole: ClientOperation | None = None
     for one in operations:
         if (one.op in REGISTER_OPS) != of_register:
             rule = f"{one.op} on a key that line {operations[0].invoked} uses for {operations[0].op}"

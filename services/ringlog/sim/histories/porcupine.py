@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ringlog.sim.histories.verdict import Verdict
+from ringlog.sim.histories.verdict import Linearizability
 
 SOURCES = Path(__file__).resolve().parents[4] / "tests" / "checkers" / "porcupine"
 FILES = ("go.mod", "go.sum", "main.go")
@@ -38,8 +38,8 @@ class Unavailable(Exception):
 class Opinion:
     """What porcupine says: of the history and of each key; ``seconds`` it thought, reading aside."""
 
-    verdict: Verdict
-    keys: Mapping[str, Verdict]
+    verdict: Linearizability
+    keys: Mapping[str, Linearizability]
     seconds: float
 
 
@@ -85,7 +85,7 @@ def ask(program: Path, history: Path, limit_s: float = CHECK_S_MAX) -> Opinion:
             why = answer.stderr.strip()[-400:]
             raise Unavailable("broken", f"porcupine ended with status {answer.returncode}: {why}")
         found = json.loads(answer.stdout)
-        keys = {key: Verdict(word) for key, word in found["keys"].items()}
-        return Opinion(Verdict(found["verdict"]), keys, float(found["seconds"]))
+        keys = {key: Linearizability(word) for key, word in found["keys"].items()}
+        return Opinion(Linearizability(found["verdict"]), keys, float(found["seconds"]))
     except (OSError, ValueError, KeyError) as error:
         raise Unavailable("broken", f"porcupine gave no verdict: {error}") from error

@@ -11,15 +11,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ringlog.sim.histories.events import Event, HistoryError, parse_event
-from ringlog.sim.histories.operations import History, pair
+from ringlog.sim.histories.operations import OperationHistory, pair
 
 
-def read(path: Path) -> History:
+def read(path: Path) -> OperationHistory:
     """The history in a file; raises OSError, or HistoryError with line, field and rule."""
     return read_bytes(path.read_bytes())
 
 
-def read_bytes(data: bytes) -> History:
+def read_bytes(data: bytes) -> OperationHistory:
     """The history in bytes of UTF-8; raises HistoryError."""
     whole, newline, rest = data.rpartition(b"\n")
     events = list(_events(whole + newline))

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 from ringlog.sim.histories.events import Op, Type
-from ringlog.sim.histories.operations import Operation
-from ringlog.sim.histories.verdict import Decision, Verdict
+from ringlog.sim.histories.operations import ClientOperation
+from ringlog.sim.histories.verdict import KeyVerdict, Linearizability
 from ringlog.sim.histories.zones import NEVER, Name, name_of
 
 ANY = -1
@@ -65,7 +65,7 @@ class _Round:
     others: tuple[tuple[int, int], ...]
 
 
-def decide(operations: tuple[Operation, ...], limit: int) -> Decision:
+def decide(operations: tuple[ClientOperation, ...], limit: int) -> KeyVerdict:
     """Whether one order explains the operations, sorted by invoke; ``line`` is the first return that none explains."""
     rounds = list(_rounds(_compile(operations)))
     seen: set[Configuration] = set()
@@ -74,15 +74,15 @@ def decide(operations: tuple[Operation, ...], limit: int) -> Decision:
     while stack:
         place, value, done = _observe(rounds, *stack.pop())
         if place == len(rounds):
-            return Decision(Verdict.LINEARIZABLE, configurations=len(seen))
+            return KeyVerdict(Linearizability.LINEARIZABLE, configurations=len(seen))
         if (place, value, done) in seen:
             continue
         if len(seen) >= limit:
-            return Decision(Verdict.UNDECIDED, configurations=len(seen))
+            return KeyVerdict(Linearizability.UNDECIDED, configurations=len(seen))
         seen.add((place, value, done))
         furthest = max(furthest, place)
         stack += _next(rounds[place], place, value, done)
-    return Decision(Verdict.NOT_LINEARIZABLE, line=rounds[furthest].line, configurations=len(seen))
+    return KeyVerdict(Linearizability.NOT_LINEARIZABLE, line=rounds[furthest].line, configurations=len(seen))
 
 
 def _observe(rounds: list[_Round], place: int, value: int, done: int) -> Configuration:
@@ -120,7 +120,7 @@ def _next(now: _Round, place: int, value: int, done: int) -> list[Configuration]
     return found if best is None else [*found, best]
 
 
-def _compile(operations: tuple[Operation, ...]) -> list[_Effect]:
+def _compile(operations: tuple[ClientOperation, ...]) -> list[_Effect]:
     """Effects in order of invokes, without those that change nothing and tell nothing."""
     numbers: dict[Name, int] = {name_of(None): 0}
     effects = []

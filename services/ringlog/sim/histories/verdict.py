@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from ringlog.sim.histories.operations import Operation
+from ringlog.sim.histories.operations import ClientOperation
 
 
-class Verdict(StrEnum):
+class Linearizability(StrEnum):
     """Linearizable, not, or not known within the limit of the search."""
 
     LINEARIZABLE = "linearizable"
@@ -25,21 +25,21 @@ class Method(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class KeyVerdict:
     """Of one key's operations. ``line``: with it the history stops being linearizable; 0 where it is, or nobody knows.
 
     ``why`` and ``culprits`` are there where the method knows them; ``configurations`` counts the steps of a search.
     """
 
-    verdict: Verdict
+    verdict: Linearizability
     line: int = 0
     why: str = ""
-    culprits: tuple[Operation, ...] = ()
+    culprits: tuple[ClientOperation, ...] = ()
     configurations: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Counterexample:
+class ShortestCounterexample:
     """The smallest beginning of a key's history that no order explains, and the operations that it takes for that.
 
     ``line``: the last line of that beginning. ``is_least``: leaving out one more operation would leave nothing to show,
@@ -49,7 +49,7 @@ class Counterexample:
     key: str
     line: int
     why: str
-    operations: tuple[Operation, ...]
+    operations: tuple[ClientOperation, ...]
     is_least: bool
 
 
@@ -60,13 +60,13 @@ class KeyReport:
     key: str
     method: Method
     operations: int
-    decision: Decision
+    decision: KeyVerdict
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class HistoryReport:
     """A whole history. ``counterexample`` is of the key whose history stops being linearizable first."""
 
-    verdict: Verdict
+    verdict: Linearizability
     keys: tuple[KeyReport, ...]
-    counterexample: Counterexample | None
+    counterexample: ShortestCounterexample | None

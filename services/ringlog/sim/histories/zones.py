@@ -21,8 +21,8 @@ from itertools import pairwise
 from typing import TypeAlias
 
 from ringlog.sim.histories.events import Op, Scalar, Type, Value
-from ringlog.sim.histories.operations import Operation
-from ringlog.sim.histories.verdict import Decision, Verdict
+from ringlog.sim.histories.operations import ClientOperation
+from ringlog.sim.histories.verdict import KeyVerdict, Linearizability
 
 NEVER = 2**62
 Name: TypeAlias = tuple[type, Scalar]
@@ -35,10 +35,10 @@ class _Cluster:
 
     written: int
     returned: int
-    returner: Operation | None
+    returner: ClientOperation | None
     invoked: int
-    invoker: Operation | None
-    members: list[Operation]
+    invoker: ClientOperation | None
+    members: list[ClientOperation]
 
     @property
     def is_forward(self) -> bool:
@@ -53,7 +53,7 @@ class _Cluster:
         return max(self.returned, self.invoked)
 
 
-def applies(operations: tuple[Operation, ...]) -> bool:
+def applies(operations: tuple[ClientOperation, ...]) -> bool:
     """Whether these are reads and writes of different values."""
     if any(one.op is Op.CAS and one.type is not Type.FAIL for one in operations):
         return False
@@ -61,7 +61,7 @@ def applies(operations: tuple[Operation, ...]) -> bool:
     return len(set(written)) == len(written) and name_of(None) not in written
 
 
-def decide(operations: tuple[Operation, ...]) -> Decision:
+def decide(operations: tuple[ClientOperation, ...]) -> KeyVerdict:
     """Whether one order explains the operations, which are by invoke; the decision's line is left open (0)."""
     clusters = {name_of(None): _Cluster(-1, 0, None, -1, None, [])}
     for one in operations:
@@ -90,7 +90,7 @@ def name_of(value: Value) -> Name:
     return type(value), value
 
 
-def _zones(clusters: dict[Name, _Cluster]) -> Decision:
+def _zones(clusters: dict[Name, _Cluster]) -> KeyVerdict:
     forward = sorted((one for one in clusters.values() if one.is_forward), key=lambda one: one.begin)
     for former, latter in pairwise(forward):
         if latter.begin < former.end:
@@ -100,11 +100,11 @@ def _zones(clusters: dict[Name, _Cluster]) -> Decision:
         place = bisect_right(begins, one.begin) - 1
         if not one.is_forward and place >= 0 and one.end < forward[place].end:
             return _conflict("a value came and went while another had to stay current", forward[place], one)
-    return Decision(Verdict.LINEARIZABLE)
+    return KeyVerdict(Linearizability.LINEARIZABLE)
 
 
-def _conflict(why: str, *clusters: _Cluster) -> Decision:
-    found: list[Operation] = []
+def _conflict(why: str, *clusters: _Cluster) -> KeyVerdict:
+    found: list[ClientOperation] = []
     for cluster in clusters:
         for one in (*cluster.members[:1], cluster.returner, cluster.invoker):
             if one is not None and one not in found:
@@ -112,5 +112,7 @@ def _conflict(why: str, *clusters: _Cluster) -> Decision:
     return _no(why, *found)
 
 
-def _no(why: str, *culprits: Operation) -> Decision:
-    return Decision(Verdict.NOT_LINEARIZABLE, why=why, culprits=tuple(sorted(culprits, key=lambda one: one.invoked)))
+def _no(why: str, *culprits: ClientOperation) -> KeyVerdict:
+    return KeyVerdict(
+        Linearizability.NOT_LINEARIZABLE, why=why, culprits=tuple(sorted(culprits, key=lambda one: one.invoked))
+    )

@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
-from ringlog.sim.mutants import cdc, images, log, operations, recovery, registers
+from ringlog.sim.mutants import (
+    balancer,
+    cdc,
+    columns,
+    images,
+    log,
+    log_ends,
+    operations,
+    recovery,
+    registers,
+    rows,
+    tablets,
+    zones,
+)
 from ringlog.sim.mutants.plant import Mutant
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -12,6 +25,12 @@ MUTANTS: tuple[Mutant, ...] = (
     *images.MUTANTS,
     *recovery.MUTANTS,
     *registers.MUTANTS,
+    *tablets.MUTANTS,
+    *balancer.MUTANTS,
+    *log_ends.MUTANTS,
+    *columns.MUTANTS,
+    *zones.MUTANTS,
+    *rows.MUTANTS,
 )
 """All of them, by part of the system; names are unique."""
 

@@ -35,7 +35,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "if not is_settled(history, used(rules, write, now)):",
         "if not is_settled(history, 0):",
         "a node judges a write before its verdict is settled",
-        60,
+        20,
+        "medium",
     ),
     Mutant(
         "horizon_settles_nothing",

@@ -43,7 +43,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "refused_writes_count",
         PIECES,
-        "    if verdict != ROUTED:\n        return Routed(verdict)\n    name =",
+        "    if verdict != ROUTED:\n        return RoutedWrite(verdict)\n    name =",
         "    if verdict > ROUTED and states is not None:\n"
         '        name = f"{mutation.keyspace}.{mutation.table}"\n'
         "        key = compose([part for part in mutation.partition_key if part is not None])\n"
@@ -52,7 +52,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "            left = imaged(states, name, table.images[name], key, pieces, write.appended, False).states\n"
         "            for state in left.items():\n"
         "                states.put(*state)\n"
-        "    if verdict != ROUTED:\n        return Routed(verdict)\n    name =",
+        "    if verdict != ROUTED:\n        return RoutedWrite(verdict)\n    name =",
         "a write that is refused leaves its cells behind",
         500,
     ),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from ringlog.sim.mutants.plant import Mutant
 
-FOLD, VALIDATOR = "ringlog.kernel.fold", "ringlog.protocol.validator_core"
+FOLD = "ringlog.kernel.fold"
+VALIDATOR, PLAN = "ringlog.protocol.validator_core", "ringlog.protocol.validator_plan"
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
@@ -34,8 +35,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "time_goes_back",
         FOLD,
-        "context = Context(state.epoch + 1, entry.state_id, max(state.time, entry.at))",
-        "context = Context(state.epoch + 1, entry.state_id, entry.at)",
+        "context = EntryContext(state.epoch + 1, entry.state_id, max(state.time, entry.at))",
+        "context = EntryContext(state.epoch + 1, entry.state_id, entry.at)",
         "state time follows the author's clock backwards",
         100,
     ),
@@ -49,7 +50,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "ancient_request_decided",
-        VALIDATOR,
+        PLAN,
         "elif request.since_epoch < self.state.history.oldest:",
         "elif request.since_epoch < 0:",
         "a request that nobody remembers is answered by deciding it",
@@ -57,7 +58,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "digest_not_compared",
-        VALIDATOR,
+        PLAN,
         "if known.digest == item.digest:",
         "if known.epoch:",
         "another command under a used request id is answered as applied",
@@ -73,7 +74,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "decided_on_the_first_state",
-        VALIDATOR,
+        PLAN,
         "            self.state = folded.state\n",
         "            self.state = folded.state if not self.sent else self.state\n",
         "requests of one batch are not decided on what the ones before them make",
@@ -81,9 +82,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "rejected_at_another_epoch",
-        VALIDATOR,
+        PLAN,
         "epoch=self.state.epoch if epoch is None else epoch,",
-        "epoch=self.base.epoch if epoch is None else epoch,",
+        "epoch=self.base if epoch is None else epoch,",
         "a rejection names a state that it was not decided on",
         600,
     ),
@@ -193,7 +194,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "first_of_a_record_only",
-        "ringlog.protocol.validator_core",
+        VALIDATOR,
         "for one in requests]",
         "for one in requests[:1]]",
         "of several requests in one record only the first is decided",
@@ -202,8 +203,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "rejected_without_a_barrier",
         VALIDATOR,
-        "if not is_fresh and is_unproven(plan.answers[-1]):",
-        "if not is_fresh and plan.answers == []:",
+        "if not batch.is_fresh and is_unproven(plan.answers[-1]):",
+        "if not batch.is_fresh and plan.answers == []:",
         "a validator rejects on a state that may be older than the request",
         1_000,
     ),
@@ -217,8 +218,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "forgotten_decided_anew",
-        VALIDATOR,
-        "elif request.since_epoch < (floor := min(self.validator.floor, self.base.epoch)):",
+        PLAN,
+        "elif request.since_epoch < (floor := min(self.validator.floor, self.base)):",
         "elif request.since_epoch < (floor := 0):",
         "a request whose rejection was forgotten is decided again",
         400,

@@ -13,8 +13,8 @@ FIRST_SEED = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """``found``: after so many seeds, None if not within the mutant's bound; ``rule``: what was broken."""
+class MutantMeasure:
+    """``found``: after how many seeds, None if not within the mutant's bound; ``rule``: what was broken."""
 
     mutant: Mutant
     found: int | None
@@ -23,17 +23,17 @@ class Measured:
     detail: str
 
 
-def measure(mutant: Mutant) -> Measured:
+def measure(mutant: Mutant) -> MutantMeasure:
     """Run seeds until one fails by something else than too little happening."""
     with planted(mutant):
         for number, seed in enumerate(range(FIRST_SEED, FIRST_SEED + mutant.seeds), start=1):
             report = run_seed(seed, mutant.profile)
             if report.rule and report.rule != "too_little":
-                return Measured(mutant, number, seed, report.rule, report.detail)
-    return Measured(mutant, None, 0, "", "")
+                return MutantMeasure(mutant, number, seed, report.rule, report.detail)
+    return MutantMeasure(mutant, None, 0, "", "")
 
 
-def measure_all(mutants: Sequence[Mutant], jobs: int) -> Iterator[Measured]:
+def measure_all(mutants: Sequence[Mutant], jobs: int) -> Iterator[MutantMeasure]:
     """All of them, as they are found."""
     if jobs == 1:
         yield from map(measure, mutants)

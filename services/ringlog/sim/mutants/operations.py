@@ -12,7 +12,7 @@ GATES, PROGRESS, COMMANDS = (
 CANCEL, ADMISSION = "ringlog.kernel.operations.cancel", "ringlog.kernel.operations.admission"
 PLAN, STRATEGIES = "ringlog.kernel.operations.plan", "ringlog.kernel.ownership.strategies"
 PLACEMENTS, DELTAS = "ringlog.kernel.ownership.placements", "ringlog.kernel.ownership.deltas"
-HOLDER, NODE = "ringlog.node.holder", "ringlog.sim.actors.node"
+HOLDER, TURN, ACKS = "ringlog.node.holder", "ringlog.node.protocol.turn", "ringlog.node.protocol.acks"
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
@@ -125,7 +125,7 @@ MUTANTS: tuple[Mutant, ...] = (
         COMMANDS,
         "if has_reached(operation, POINT_OF_NO_RETURN):",
         "if is_ended(operation):",
-        "called off when the new owner may have been read",
+        "cancelled when the new owner may have been read",
         300,
     ),
     Mutant(
@@ -198,7 +198,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "self._repeats = max(0, local.factor - len(racks))",
         "self._repeats = local.factor",
         "a group has several members in one rack while others have none",
-        60,
+        600,
         "medium",
     ),
     Mutant(
@@ -268,23 +268,23 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "ack_before_adopted",
-        NODE,
-        "epoch = min(holder.state.epoch, self.registers.acknowledgeable())",
-        "epoch = self._replica.state.epoch",
-        "a node acknowledges what it has folded but does not serve under yet",
+        ACKS,
+        "epoch = min(state.epoch, registers.acknowledgeable())",
+        "epoch = max(state.epoch, registers.acknowledgeable())",
+        "a node acknowledges what its rows or its registers, but not both, serve under",
         50,
     ),
     Mutant(
         "ack_before_disk",
-        NODE,
-        'sim.world.store(self.host, "acknowledged", max(epoch, self.host.disk.get("acknowledged", 0)))',
-        "pass",
+        ACKS,
+        "            yield keep\n",
+        "",
         "an acknowledgement is not kept over a restart",
         10,
     ),
     Mutant(
         "caught_up_at_once",
-        NODE,
+        TURN,
         "if any(holder.positions[partition] < end for partition, end in self._ends.items()):",
         "if not self._ends:",
         "a restarted node speaks before it has read again what it held",
@@ -336,22 +336,22 @@ MUTANTS: tuple[Mutant, ...] = (
         HOLDER,
         "self._fetching = {name: fetches for name, fetches in self._fetching.items() if name in current}",
         "self._fetching = dict(self._fetching)",
-        "rows come in for an operation that was called off",
+        "rows come in for an operation that was cancelled",
         700,
     ),
     Mutant(
         "rows_stay_after_loss",
         HOLDER,
-        "if loses(before.get(table, NOTHING), owned):",
-        'if table == "":',
+        "if gone := lost(owner, owned):",
+        "if gone := lost(owned, owned):",
         "a node keeps rows of ranges that it lost",
         30,
     ),
     Mutant(
         "report_counts_parts",
         HOLDER,
-        "rows = sum(len(part.versions) for part in received)",
-        "rows = len(received)",
+        "total = sum(count for count, _ in received)",
+        "total = len(received)",
         "a report has another number of rows than were streamed",
         20,
     ),

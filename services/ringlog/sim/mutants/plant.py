@@ -1,7 +1,7 @@
 """Planting a bug: one piece of a module's source replaced by another, in the running process.
 
 The changed source is compiled, and every function of the module whose code differs gets the new code in place, so that
-whoever holds a reference to it runs the bug. ``planted`` takes it back.
+all that holds a reference to it runs the bug. ``planted`` takes it back.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ringlog.sim import prefix
 class Mutant:
     """In ``module`` the text ``old``, which is there once, becomes ``new``.
 
-    ``bug``: what that means, in a few words; ``seeds``: within so many of ``profile`` it must be found.
+    ``bug``: what that means, in a few words; ``seeds``: the most of ``profile`` within which it must be found.
     """
 
     name: str

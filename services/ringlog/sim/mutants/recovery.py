@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ringlog.sim.mutants.plant import Mutant
 
-KNOWN, OPERATOR = "ringlog_cdc.known", "ringlog.sim.actors.operator"
+KNOWN, OPERATOR = "ringlog_cdc.known", "ringlog.sim.operator"
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ringlog.sim.mutants.plant import Mutant
 
 MOVING, PLANS, REGISTERS = "ringlog.kernel.operations.moving", "ringlog.client.plans", "ringlog.node.registers"
+STEPS = "ringlog.client.protocol"
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
@@ -26,16 +27,16 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "quorum_of_half",
         PLANS,
-        'return (Need(group, "", members, quorum(len(members))),)',
-        'return (Need(group, "", members, max(len(members) // 2, 1)),)',
+        'return (AnswersNeeded(group, "", members, quorum(len(members))),)',
+        'return (AnswersNeeded(group, "", members, max(len(members) // 2, 1)),)',
         "half of a group counts as a quorum",
         20,
     ),
     Mutant(
         "membership_not_checked_again",
         PLANS,
-        "    now = plan(newest, made.request)",
-        "    now = Plan(made.request, newest.epoch, made.changed, made.asked, made.needs, made.replicas)",
+        "return made if (made.epoch, made.state_id) == (newest.epoch, newest.state_id) else plan(newest, made.request)",
+        "return RequestPlan(made.request, newest.epoch, made.changed, made.asked, made.needs, made.replicas)",
         "answers are judged by the plan that was made, whatever has changed since",
         500,
     ),
@@ -45,7 +46,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "if answer.refused or answer.epoch > now.epoch:",
         "if answer.refused:",
         "answers of an epoch that the coordinator does not know count",
-        550,
+        4000,
     ),
     Mutant(
         "no_read_repair",
@@ -66,10 +67,10 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "plans_epoch_answered",
         REGISTERS,
-        "write = Pending(number, key, cell, replica.state.epoch)",
-        "write = Pending(number, key, cell, epoch)",
+        "write = PendingWrite(number, key, cell, replica.state.epoch)",
+        "write = PendingWrite(number, key, cell, epoch)",
         "a replica that is ahead answers with the coordinator's epoch",
-        20,
+        200,
     ),
     Mutant(
         "other_history_taken",
@@ -98,7 +99,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "source_not_drained",
         REGISTERS,
-        "if acknowledgeable(replica) < operation.stage_epoch:",
+        "if acknowledgeable(replica) < work.epoch:",
         "if acknowledgeable(replica) < 0:",
         "a source takes its snapshot with older writes in hand",
         1_100,
@@ -146,10 +147,18 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "written_back_nowhere",
-        "ringlog.sim.actors.coordinator_path",
-        "yield from self._carry_out(Access.WRITE, key, repair.request.level, best, deadline)",
-        "yield from self._carry_out(Access.WRITE, key, Level.ONE, best, deadline)",
+        STEPS,
+        "RegisterRequest(repair.request, key,",
+        "RegisterRequest(replace(repair.request, level=Level.ONE), key,",
         "a repair is done when one replica has it",
+        250,
+    ),
+    Mutant(
+        "digests_not_compared",
+        STEPS,
+        "return len({_digest(found) for found in good}) > 1 or all(found.digest for found in good)",
+        "return all(found.digest for found in good)",
+        "a read gives away what one replica has, whatever the digests of the others say",
         250,
     ),
 )

@@ -18,7 +18,7 @@ _NEW_ID = "ffffffff-ffff-4fff-bfff-"
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class CaseOptions:
     """What the cases may vary in. ``new_tokens``: how many tokens a joining node asks for, and one that moves
     exchanges at most.
     """
@@ -41,7 +41,7 @@ class Case:
     promised: bool = True
 
 
-Cases = Callable[[ClusterState, Options], Iterator[Case]]
+Cases = Callable[[ClusterState, CaseOptions], Iterator[Case]]
 
 
 def members(state: ClusterState) -> list[Node]:

@@ -25,12 +25,12 @@ from dataclasses import dataclass, replace
 
 from ringlog.sim.quorums.model import (
     EVERYWHERE,
-    History,
     Mask,
     Passage,
-    Rules,
-    Stream,
-    View,
+    QuorumRules,
+    RangeHistory,
+    RangeStream,
+    RangeView,
     bits,
     gate_in_force,
     majority,
@@ -65,15 +65,15 @@ class Conflict:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class QuorumVerdict:
     """What a history was found to be: ``pairs`` of quorums were compared; the first conflict of each kind and level."""
 
-    history: History
+    history: RangeHistory
     pairs: int
     conflicts: tuple[Conflict, ...]
 
 
-def check(history: History, rules: Rules) -> Verdict:
+def check(history: RangeHistory, rules: QuorumRules) -> QuorumVerdict:
     """Compare every read quorum with every write quorum of every pair of views."""
     history = _stepped(history, rules)
     pairs = 0
@@ -93,10 +93,10 @@ def check(history: History, rules: Rules) -> Verdict:
         if history.local or level == EVERYWHERE:
             for found in _forgotten(history, rules, level, scope):
                 conflicts.setdefault((found.kind, level), found)
-    return Verdict(history, pairs, tuple(conflicts.values()))
+    return QuorumVerdict(history, pairs, tuple(conflicts.values()))
 
 
-def _stepped(history: History, rules: Rules) -> History:
+def _stepped(history: RangeHistory, rules: QuorumRules) -> RangeHistory:
     """The history with all its views, or without those between the first and the last."""
     if rules.step == "on" or len(history.views) < 3:
         return history
@@ -112,7 +112,7 @@ def _pairs(count: int) -> Iterator[tuple[int, int]]:
     )
 
 
-def _conflicts(history: History, rules: Rules, found: Conflict) -> Iterator[Conflict]:
+def _conflicts(history: RangeHistory, rules: QuorumRules, found: Conflict) -> Iterator[Conflict]:
     """What is wrong about two quorums that do not meet each other themselves."""
     if abs(found.reader - found.writer) <= 1:
         yield found
@@ -127,7 +127,7 @@ def _conflicts(history: History, rules: Rules, found: Conflict) -> Iterator[Conf
             yield replace(found, kind=STREAMED, streamed=streams)
 
 
-def _missed_gates(history: History, rules: Rules, found: Conflict) -> Mapping[Mask, Passage] | None:
+def _missed_gates(history: RangeHistory, rules: QuorumRules, found: Conflict) -> Mapping[Mask, Passage] | None:
     """For each gate between the views, informed nodes that the earlier request misses; None if some gate catches it."""
     if rules.recheck == "off":
         return {}
@@ -144,9 +144,11 @@ def _missed_gates(history: History, rules: Rules, found: Conflict) -> Mapping[Ma
     return missed
 
 
-def _unhelpful_streams(history: History, rules: Rules, found: Conflict) -> tuple[tuple[Mask, Mask], ...] | None:
+def _unhelpful_streams(
+    history: RangeHistory, rules: QuorumRules, found: Conflict
+) -> tuple[tuple[Mask, Mask], ...] | None:
     """(target, source) of the readers that came with streamed rows, none of which has the write; None if one has."""
-    before: View = history.views[found.writer]
+    before: RangeView = history.views[found.writer]
     unhelpful = []
     for stream in history.streams:
         # A write of a later view may come after the streaming; who was among its writers must have it from there.
@@ -159,13 +161,13 @@ def _unhelpful_streams(history: History, rules: Rules, found: Conflict) -> tuple
     return tuple(unhelpful)
 
 
-def _blind(stream: Stream, rules: Rules, has_it: Mask) -> Mask | None:
+def _blind(stream: RangeStream, rules: QuorumRules, has_it: Mask) -> Mask | None:
     """Sources that the stream may have had and none of which has the write; None if there are no such."""
     options = [stream.sources] if rules.stream == "on" else [1 << number for number in bits(stream.others)]
     return next((option for option in options if not option & has_it), None)
 
 
-def _forgotten(history: History, rules: Rules, level: str, scope: Mask) -> Iterator[Conflict]:
+def _forgotten(history: RangeHistory, rules: QuorumRules, level: str, scope: Mask) -> Iterator[Conflict]:
     """Writes that were done before and that less than a quorum of those who write in the end has."""
     end = history.views[-1].write & scope
     for has_it in write_quorums(history, history.views[0], scope, rules) if end else ():

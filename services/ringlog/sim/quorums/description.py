@@ -24,9 +24,9 @@ from ringlog.kernel.state import EMPTY_STATE, ClusterState
 from ringlog.kernel.values import Command
 from ringlog.operator.author_json import from_json
 from ringlog.operator.intents import InvalidCommand
-from ringlog.sim.quorums.model import MEMBERS_MAX, History, Mask, Passage, Stream, View, demanded
+from ringlog.sim.quorums.model import MEMBERS_MAX, Mask, Passage, RangeHistory, RangeStream, RangeView, demanded
 from ringlog.sim.quorums.timeline import Placed
-from ringlog.sim.quorums.walk import World, drive
+from ringlog.sim.quorums.walk import WalkWorld, drive
 
 Json = Mapping[str, Any]
 NODES_MAX = 64
@@ -89,7 +89,7 @@ def state_of(description: Json) -> ClusterState:
         raise BadDescription("bad_field", "keyspaces: without one nothing is replicated")
     if not 1 <= len(nodes) <= NODES_MAX:
         raise BadDescription("bad_field", f"nodes: must be 1 to {NODES_MAX}, not {len(nodes)}")
-    world = World(EMPTY_STATE)
+    world = WalkWorld(EMPTY_STATE)
     world.apply(InitializeCluster("quorums"))
     for node in nodes:
         _only(node, ("name", "tokens", "datacenter", "rack"), "a node")
@@ -104,13 +104,13 @@ def state_of(description: Json) -> ClusterState:
     return world.state
 
 
-def _apply(world: World, value: Json) -> None:
+def _apply(world: WalkWorld, value: Json) -> None:
     outcome = world.apply(_command(world, value))
     if outcome.kind is not OutcomeKind.APPLIED:
         raise BadDescription(outcome.code, f"{value['command']}: {outcome.detail}")
 
 
-def _command(world: World, value: Json) -> Command:
+def _command(world: WalkWorld, value: Json) -> Command:
     command = from_json(world.state, value, world.draw)
     if isinstance(command, InvalidCommand):
         raise BadDescription(command.code, f"{value['command']}: {command.detail}")
@@ -147,15 +147,15 @@ def _drawn(value: Json) -> Placed:
         return sum(bit[name] for name in set(group))
 
     inner = range(1, len(rows) - 1)
-    views = tuple(View(name, mask(r), mask(w), number in inner) for number, (name, r, w) in enumerate(rows))
+    views = tuple(RangeView(name, mask(r), mask(w), number in inner) for number, (name, r, w) in enumerate(rows))
     for view in views:
         if view.read & ~view.write:
             raise BadDescription("bad_field", f"views: in {view.name} somebody reads who does not write")
     where = _object(value, "datacenters")
-    history = History(
+    history = RangeHistory(
         tuple(str(where.get(name, "dc1")) for name in names),
         views,
-        streams=tuple(Stream(bit[target], mask(from_), views[0].read) for target, from_ in streams.items()),
+        streams=tuple(RangeStream(bit[target], mask(from_), views[0].read) for target, from_ in streams.items()),
     )
     gates = tuple(Passage(number, views[number].name, demanded(history)) for number in inner)
     return Placed(replace(history, gates=gates), "drawn by hand", 0, 0, names)

@@ -13,18 +13,18 @@ from itertools import islice
 from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.outcome import OutcomeKind
 from ringlog.kernel.state import ClusterState
-from ringlog.sim.quorums.case import Case, Options
-from ringlog.sim.quorums.check import Conflict, Verdict, check
-from ringlog.sim.quorums.model import History, Rules
+from ringlog.sim.quorums.case import Case, CaseOptions
+from ringlog.sim.quorums.check import Conflict, QuorumVerdict, check
+from ringlog.sim.quorums.model import QuorumRules, RangeHistory
 from ringlog.sim.quorums.plans import KINDS
 from ringlog.sim.quorums.timeline import Placed, TooManyMembers, histories
-from ringlog.sim.quorums.walk import Fault, World, cancels, drive, faults
+from ringlog.sim.quorums.walk import Fault, WalkWorld, cancels, drive, faults
 
 PLANS_MAX = 20_000
 """Plans of one kind: a few minutes of work."""
 
 Progress = Callable[[str, int, int], None]
-"""Told now and then: kind, plans gone through, plans in all."""
+"""Reported now and then: kind, plans gone through, plans in all."""
 
 
 class TooMuch(Exception):
@@ -40,7 +40,7 @@ class NotQuiet(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Counterexample:
+class QuorumConflict:
     """A conflict, where it was met first, and in how many ranges of all plans it was (``times``)."""
 
     title: str
@@ -50,7 +50,7 @@ class Counterexample:
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
+class PlanFault:
     """A fault of a plan, with the plan's title."""
 
     title: str
@@ -73,29 +73,29 @@ class Findings:
     unpromised: int = 0
     entries: int = 0
     ranges: int = 0
-    distinct: set[History] = field(default_factory=set)
+    distinct: set[RangeHistory] = field(default_factory=set)
     views: int = 0
     pairs: int = 0
     cancels: int = 0
-    broken: list[Broken] = field(default_factory=list)
-    counterexamples: dict[tuple[str, str], Counterexample] = field(default_factory=dict)
+    broken: list[PlanFault] = field(default_factory=list)
+    counterexamples: dict[tuple[str, str], QuorumConflict] = field(default_factory=dict)
 
 
 class Explorer:
     """Goes through plans under a set of rules; keeps what it found out about histories."""
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: QuorumRules) -> None:
         self.rules = rules
-        self._known: dict[History, Verdict] = {}
+        self._known: dict[RangeHistory, QuorumVerdict] = {}
 
-    def plans(self, state: ClusterState, kind: str, options: Options, progress: Progress | None = None) -> Findings:
+    def plans(self, state: ClusterState, kind: str, options: CaseOptions, progress: Progress | None = None) -> Findings:
         """Every plan of one kind on a quiet cluster. Raises NotQuiet, TooMuch."""
         if flying := in_flight(state):
             raise NotQuiet(f"{flying[0].id} is in {flying[0].stage}: finish or cancel it first")
         cases = list(islice(KINDS[kind](state, options), PLANS_MAX + 1))
         if len(cases) > PLANS_MAX:
             raise TooMuch(
-                f"there are more plans of kind {kind} than {PLANS_MAX}, at most so many are gone through: "
+                f"there are more plans of kind {kind} than {PLANS_MAX}, only the first ones are gone through: "
                 "try fewer new tokens, or a smaller cluster"
             )
         findings = Findings(kind)
@@ -114,7 +114,7 @@ class Explorer:
         return findings
 
     def _plan(self, state: ClusterState, case: Case, findings: Findings) -> None:
-        world = World(state)
+        world = WalkWorld(state)
         for command in case.ground:
             outcome = world.apply(command)
             assert outcome.kind is OutcomeKind.APPLIED, f"{case.title}: {outcome.code}: {outcome.detail}"
@@ -128,7 +128,7 @@ class Explorer:
         tried = list(cancels(steps))
         findings.cancels += len(tried)
         found = [fault, *tried] if fault is not None else [*faults(steps), *tried]
-        findings.broken += [Broken(case.title, one) for one in found if one is not None]
+        findings.broken += [PlanFault(case.title, one) for one in found if one is not None]
         try:
             for placed in histories(steps) if case.promised else ():
                 self._range(case.title, placed, findings)
@@ -148,5 +148,5 @@ class Explorer:
             key = (conflict.kind, conflict.level)
             first = findings.counterexamples.get(key)
             if first is None:
-                first = Counterexample(title, replace(placed, history=verdict.history), conflict, 0)
+                first = QuorumConflict(title, replace(placed, history=verdict.history), conflict, 0)
             findings.counterexamples[key] = replace(first, times=first.times + 1)

@@ -12,7 +12,7 @@ make it safe, and each can be replaced by a weaker one to see what it is good fo
 rule  choice       meaning
 ====  ===========  ==================================================================================================
 R1    on           a write needs a quorum of the old *and* of the new write group while both are written
-R1    majority     a write needs a majority of all present writers, whoever they are
+R1    majority     a write needs a majority of all present writers, of any group
 R1    off          a write needs as many answers as a read does, of any writers: those who are moving in count
 R3    on           an answer from a later view makes a coordinator plan again
 R3    off          coordinators do not look at the epochs of answers
@@ -54,11 +54,11 @@ EVERYWHERE = "QUORUM"
 """The consistency level that counts all replicas of a range."""
 
 RULE_FIELDS = {"R1": "write", "R3": "recheck", "R4": "stream", "R5": "gate", "step": "step"}
-"""Rule to the field of ``Rules`` that holds its choice."""
+"""Rule to the field of ``QuorumRules`` that holds its choice."""
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class QuorumRules:
     """The rules in force; ``gates_off``: stages whose gate is passed at once while the others stand."""
 
     write: str = "on"
@@ -70,7 +70,7 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class RangeView:
     """Who reads and who writes a range. ``both``: writes go to the old and the new group, so R1 asks both."""
 
     name: str
@@ -92,7 +92,7 @@ class Passage:
 
 
 @dataclass(frozen=True, slots=True)
-class Stream:
+class RangeStream:
     """``target`` (one bit) gets rows of ``sources``, merged. ``others``: the replicas it could have asked.
 
     ``afresh``: the target was a replica already and has lost all its rows.
@@ -105,16 +105,16 @@ class Stream:
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class RangeHistory:
     """What one range goes through. ``datacenters``: that of each node, by bit; at least one view.
 
     ``local``: the setting counts replicas by datacenter, so that a quorum of those in one is more than chance.
     """
 
     datacenters: tuple[str, ...]
-    views: tuple[View, ...]
+    views: tuple[RangeView, ...]
     gates: tuple[Passage, ...] = ()
-    streams: tuple[Stream, ...] = ()
+    streams: tuple[RangeStream, ...] = ()
     local: bool = True
 
     @property
@@ -171,7 +171,7 @@ def bits(group: Mask) -> tuple[int, ...]:
 # ------------------------------------------------------------------------------------------------- the rules
 
 
-def scopes(history: History) -> tuple[tuple[str, Mask], ...]:
+def scopes(history: RangeHistory) -> tuple[tuple[str, Mask], ...]:
     """(consistency level, nodes that count): the whole cluster, and each datacenter if there are several."""
     everywhere = (EVERYWHERE, (1 << len(history.datacenters)) - 1)
     names = sorted(set(history.datacenters))
@@ -180,13 +180,13 @@ def scopes(history: History) -> tuple[tuple[str, Mask], ...]:
     return (everywhere, *((f"LOCAL_QUORUM in {name}", _in_datacenter(history, name)) for name in names))
 
 
-def read_quorums(view: View, scope: Mask) -> tuple[Mask, ...]:
+def read_quorums(view: RangeView, scope: Mask) -> tuple[Mask, ...]:
     """The minimal sets of answers that make a read; none where nobody reads."""
     group = view.read & scope
     return minimal(((group, majority(group)),)) if group else ()
 
 
-def write_quorums(history: History, view: View, scope: Mask, rules: Rules) -> tuple[Mask, ...]:
+def write_quorums(history: RangeHistory, view: RangeView, scope: Mask, rules: QuorumRules) -> tuple[Mask, ...]:
     """The minimal sets of answers that make a write; none where nobody writes."""
     writers = view.write & scope
     if not writers:
@@ -199,7 +199,7 @@ def write_quorums(history: History, view: View, scope: Mask, rules: Rules) -> tu
     return minimal(tuple((group, majority(group)) for group in groups if group))
 
 
-def gate_in_force(history: History, passage: Passage, rules: Rules) -> tuple[Mask, ...]:
+def gate_in_force(history: RangeHistory, passage: Passage, rules: QuorumRules) -> tuple[Mask, ...]:
     """The minimal sets of nodes that a gate is content with; the empty set where it is passed at once."""
     if rules.gate == "off" or passage.stage in rules.gates_off:
         return (0,)
@@ -209,7 +209,7 @@ def gate_in_force(history: History, passage: Passage, rules: Rules) -> tuple[Mas
     return passage.informed
 
 
-def demanded(history: History) -> tuple[Mask, ...]:
+def demanded(history: RangeHistory) -> tuple[Mask, ...]:
     """What R5 asks of a gate, by this model: a quorum of each group, old and new, read and written, per datacenter."""
     first, last = history.views[0], history.views[-1]
     groups = {
@@ -220,5 +220,5 @@ def demanded(history: History) -> tuple[Mask, ...]:
     return minimal(tuple((group, majority(group)) for group in sorted(groups) if group))
 
 
-def _in_datacenter(history: History, name: str) -> Mask:
+def _in_datacenter(history: RangeHistory, name: str) -> Mask:
     return sum(1 << number for number, datacenter in enumerate(history.datacenters) if datacenter == name)

@@ -23,8 +23,8 @@ from ringlog.kernel.values import Command
 from ringlog.sim.quorums.case import (
     SEED,
     Case,
+    CaseOptions,
     Cases,
-    Options,
     gaps_of,
     members,
     newcomer,
@@ -35,7 +35,7 @@ from ringlog.sim.quorums.settings import alterations
 IMPOSSIBLE, TOO_FEW = "replication_impossible", "too_few_replicas"
 
 
-def joins(state: ClusterState, options: Options) -> Iterator[Case]:
+def joins(state: ClusterState, options: CaseOptions) -> Iterator[Case]:
     """A new node in every datacenter and rack that there is, its tokens in every choice of ranges."""
     gaps = gaps_of(state, options.new_tokens)
     for datacenter, rack in sorted({(node.datacenter, node.rack) for node in members(state)}):
@@ -45,13 +45,13 @@ def joins(state: ClusterState, options: Options) -> Iterator[Case]:
             yield Case(title, (new,), Join(new.id, tokens, SEED))
 
 
-def leaves(state: ClusterState, options: Options) -> Iterator[Case]:  # noqa: ARG001
+def leaves(state: ClusterState, options: CaseOptions) -> Iterator[Case]:  # noqa: ARG001
     """Every node leaves."""
     for node in members(state):
         yield Case(f"{node.name} leaves", (), Leave(node.id), (IMPOSSIBLE,))
 
 
-def moves(state: ClusterState, options: Options) -> Iterator[Case]:
+def moves(state: ClusterState, options: CaseOptions) -> Iterator[Case]:
     """Every node gives up to ``new_tokens`` of its tokens away and takes up to as many, in every choice of both."""
     most = options.new_tokens
     choices = [new for count in range(most + 1) for new in placings(gaps_of(state, most), count)]
@@ -65,7 +65,7 @@ def moves(state: ClusterState, options: Options) -> Iterator[Case]:
                     yield Case(title, (), Move(node.id, tokens, SEED))
 
 
-def replacements(state: ClusterState, options: Options) -> Iterator[Case]:  # noqa: ARG001
+def replacements(state: ClusterState, options: CaseOptions) -> Iterator[Case]:  # noqa: ARG001
     """A new node replaces each node, that being alive or dead, also while another one is dead and ignored."""
     for old in members(state):
         new = newcomer(state, old.datacenter, old.rack)
@@ -75,7 +75,7 @@ def replacements(state: ClusterState, options: Options) -> Iterator[Case]:  # no
                 yield Case(title, (*ground, *more, new), Replace(new.id, old.id, ignored), (TOO_FEW,))
 
 
-def removals(state: ClusterState, options: Options) -> Iterator[Case]:  # noqa: ARG001
+def removals(state: ClusterState, options: CaseOptions) -> Iterator[Case]:  # noqa: ARG001
     """Each node is dead and removed, also while another one is dead and ignored."""
     refusals = (IMPOSSIBLE, TOO_FEW, "bad_field")  # the last: who is ignored would get rows
     for node in members(state):
@@ -84,14 +84,14 @@ def removals(state: ClusterState, options: Options) -> Iterator[Case]:  # noqa: 
             yield Case(f"{node.name} is removed{told}", (_down(node), *more), request, refusals)
 
 
-def assassinations(state: ClusterState, options: Options) -> Iterator[Case]:  # noqa: ARG001
+def assassinations(state: ClusterState, options: CaseOptions) -> Iterator[Case]:  # noqa: ARG001
     """Each node is dead and assassinated: one entry, nothing is streamed, nothing is promised."""
     for node in members(state):
         request = Assassinate(node.id)
         yield Case(f"{node.name} is assassinated", (_down(node),), request, (IMPOSSIBLE,), promised=False)
 
 
-def rebuilds(state: ClusterState, options: Options) -> Iterator[Case]:  # noqa: ARG001
+def rebuilds(state: ClusterState, options: CaseOptions) -> Iterator[Case]:  # noqa: ARG001
     """Every node streams all its ranges anew.
 
     From one datacenter alone it gets what a quorum there knows, and no more is promised.

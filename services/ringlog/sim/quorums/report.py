@@ -16,8 +16,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ringlog.sim.quorums.check import APART, NEIGHBOURS, Conflict
-from ringlog.sim.quorums.explore import Counterexample, Findings
-from ringlog.sim.quorums.model import RULE_FIELDS, Mask, Rules, View, bits
+from ringlog.sim.quorums.explore import Findings, QuorumConflict
+from ringlog.sim.quorums.model import RULE_FIELDS, Mask, QuorumRules, RangeView, bits
 
 Json = dict[str, Any]
 COUNTS = ("plans", "refused", "entries", "cancels", "ranges", "distinct", "views", "pairs")
@@ -32,7 +32,7 @@ def is_sound(found: Iterable[Findings]) -> bool:
 # -------------------------------------------------------------------------------------------------- for people
 
 
-def printed(found: Sequence[Findings], rules: Rules, left_out: Sequence[str]) -> Iterator[RenderableType]:
+def printed(found: Sequence[Findings], rules: QuorumRules, left_out: Sequence[str]) -> Iterator[RenderableType]:
     """What to print, in order."""
     yield _summary(found)
     if weakened := _weakened(rules):
@@ -58,7 +58,7 @@ def printed(found: Sequence[Findings], rules: Rules, left_out: Sequence[str]) ->
         )
 
 
-def _weakened(rules: Rules) -> list[str]:
+def _weakened(rules: QuorumRules) -> list[str]:
     """The rules that are not as the protocol has them, as they are typed."""
     choices = [(name, getattr(rules, field)) for name, field in RULE_FIELDS.items()]
     gates = [f"gate:{stage}=off" for stage in rules.gates_off]
@@ -88,7 +88,7 @@ def _faults(findings: Findings) -> Iterator[RenderableType]:
         yield Text(f"and {len(findings.broken) - BROKEN_SHOWN_MAX} more")
 
 
-def heading(example: Counterexample) -> str:
+def heading(example: QuorumConflict) -> str:
     """Where it is, and how often."""
     placed, conflict = example.placed, example.conflict
     where = f", range ({placed.start}, {placed.end}]" if placed.start != placed.end else ""
@@ -96,7 +96,7 @@ def heading(example: Counterexample) -> str:
     return f"{conflict.level}, {conflict.kind}, {times}; first: {example.title}, {placed.replication}{where}"
 
 
-def table_of(example: Counterexample) -> Table:
+def table_of(example: QuorumConflict) -> Table:
     """Nodes by rows: what they do in each view, and who took part."""
     placed, conflict = example.placed, example.conflict
     table = Table("node", "datacenter", box=None, padding=(0, 2))
@@ -124,12 +124,12 @@ def table_of(example: Counterexample) -> Table:
     return table
 
 
-def _role(view: View, number: int) -> str:
+def _role(view: RangeView, number: int) -> str:
     letters = (letter for letter, group in (("r", view.read), ("w", view.write)) if group >> number & 1)
     return "".join(letters) or "·"
 
 
-def sentence(example: Counterexample) -> str:
+def sentence(example: QuorumConflict) -> str:
     """What goes wrong, as a story."""
     conflict, views = example.conflict, example.placed.history.views
     reader, writer = views[conflict.reader].name, views[conflict.writer].name
@@ -151,7 +151,7 @@ def sentence(example: Counterexample) -> str:
     return f"{story}. {streams + '. ' if streams else ''}A read in view {reader} asks {read}. {lost}"
 
 
-def _apart(example: Counterexample, conflict: Conflict, lost: str) -> str:
+def _apart(example: QuorumConflict, conflict: Conflict, lost: str) -> str:
     views = example.placed.history.views
     is_late_read = conflict.reader < conflict.writer
     late, group = ("read", conflict.read) if is_late_read else ("write", conflict.write)
@@ -171,14 +171,14 @@ def _apart(example: Counterexample, conflict: Conflict, lost: str) -> str:
     )
 
 
-def _names(example: Counterexample, group: Mask) -> str:
+def _names(example: QuorumConflict, group: Mask) -> str:
     return ", ".join(example.placed.names[number] for number in bits(group)) or "nobody"
 
 
 # ------------------------------------------------------------------------------------------------ for programs
 
 
-def as_json(found: Sequence[Findings], rules: Rules, left_out: Sequence[str]) -> Json:
+def as_json(found: Sequence[Findings], rules: QuorumRules, left_out: Sequence[str]) -> Json:
     """The same as one JSON value."""
     return {
         "sound": is_sound(found),
@@ -197,7 +197,7 @@ def as_json(found: Sequence[Findings], rules: Rules, left_out: Sequence[str]) ->
     }
 
 
-def _example(example: Counterexample) -> Json:
+def _example(example: QuorumConflict) -> Json:
     placed, conflict = example.placed, example.conflict
 
     def names(group: Mask) -> list[str]:

@@ -14,12 +14,12 @@ from ringlog.kernel.commands.keyspaces import AlterKeyspace
 from ringlog.kernel.ownership.strategies import replication_key
 from ringlog.kernel.state import ClusterState, in_order
 from ringlog.kernel.values import DatacenterReplication, Replication
-from ringlog.sim.quorums.case import Case, Options, members
+from ringlog.sim.quorums.case import Case, CaseOptions, members
 
 REPLICAS_MAX = 6
 
 
-def alterations(state: ClusterState, options: Options) -> Iterator[Case]:  # noqa: ARG001
+def alterations(state: ClusterState, options: CaseOptions) -> Iterator[Case]:  # noqa: ARG001
     """Each keyspace gets each other setting."""
     for name, keyspace in in_order(state.keyspaces):
         for setting in settings(state):

@@ -21,8 +21,17 @@ from ringlog.kernel.ownership.strategies import SIMPLE
 from ringlog.kernel.ring.ranges import in_range, ranges_between
 from ringlog.kernel.state import ClusterState, Plan
 from ringlog.kernel.values import NodeId, Token, Witness
-from ringlog.sim.quorums.model import MEMBERS_MAX, History, Mask, Passage, Stream, View, bits, minimal_where
-from ringlog.sim.quorums.walk import Step
+from ringlog.sim.quorums.model import (
+    MEMBERS_MAX,
+    Mask,
+    Passage,
+    RangeHistory,
+    RangeStream,
+    RangeView,
+    bits,
+    minimal_where,
+)
+from ringlog.sim.quorums.walk import WalkStep
 
 AT_ONCE = "at once"
 """The view after a request that was done without an operation."""
@@ -40,7 +49,7 @@ class Placed:
     by bit.
     """
 
-    history: History
+    history: RangeHistory
     replication: str
     start: Token
     end: Token
@@ -56,7 +65,7 @@ class Moment:
     gate: Gate | None
 
 
-def histories(steps: Sequence[Step]) -> Iterator[Placed]:
+def histories(steps: Sequence[WalkStep]) -> Iterator[Placed]:
     """The history of every range that the plan changes, by setting and end. Raises TooManyMembers."""
     moments = _moments(steps)
     begun = next((step.operation for step in steps if step.operation is not None), None)
@@ -74,7 +83,7 @@ def _keys(moments: Sequence[Moment], keyspace: str) -> tuple[str, ...]:
     return tuple(placement_key(moment.state.keyspaces[keyspace]) for moment in moments)
 
 
-def _moments(steps: Sequence[Step]) -> tuple[Moment, ...]:
+def _moments(steps: Sequence[WalkStep]) -> tuple[Moment, ...]:
     """One for each stage, in order. Within a stage placements do not change."""
     found: dict[str, Moment] = {}
     for step in steps:
@@ -111,17 +120,17 @@ def _history(moments: Sequence[Moment], plan: Plan, keys: tuple[str, ...], where
     if len(nodes) > MEMBERS_MAX:
         raise TooManyMembers(f"({start}, {end}] of {keys[0]} involves {len(nodes)} nodes, at most {MEMBERS_MAX} can be")
     bit = {node: 1 << number for number, node in enumerate(nodes)}
-    views: list[View] = []
+    views: list[RangeView] = []
     gates: list[Passage] = []
     for moment, key, (read, write) in zip(moments, keys, groups, strict=True):
-        view = View(moment.stage, _mask(bit, read), _mask(bit, write), moment.stage in _BOTH)
+        view = RangeView(moment.stage, _mask(bit, read), _mask(bit, write), moment.stage in _BOTH)
         if not views or view != replace(views[-1], name=view.name):
             views.append(view)
         if moment.gate is not None:
             informed = _informed(_of_range(moment.gate, key, end), bit)
             gates.append(Passage(len(views) - 1, moment.stage, informed))
     directory = moments[-1].state.nodes
-    history = History(
+    history = RangeHistory(
         tuple(directory[node].datacenter for node in nodes),
         tuple(views),
         tuple(gates),
@@ -147,14 +156,14 @@ def _sources(plan: Plan, key: str, end: Token) -> tuple[tuple[NodeId, NodeId], .
 
 
 def _streams(
-    sources: Sequence[tuple[NodeId, NodeId]], bit: Mapping[NodeId, Mask], views: Sequence[View]
-) -> Iterator[Stream]:
+    sources: Sequence[tuple[NodeId, NodeId]], bit: Mapping[NodeId, Mask], views: Sequence[RangeView]
+) -> Iterator[RangeStream]:
     """One for each target: what several sources have is merged. Where no group changes, a replica begins afresh."""
     merged: dict[NodeId, Mask] = {}
     for target, source in sources:
         merged[target] = merged.get(target, 0) | bit[source]
     for target, mask in sorted(merged.items()):
-        yield Stream(bit[target], mask, views[0].read, afresh=len(views) == 1)
+        yield RangeStream(bit[target], mask, views[0].read, afresh=len(views) == 1)
 
 
 # ----------------------------------------------------------------------------------------------------- gates

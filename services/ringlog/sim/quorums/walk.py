@@ -25,7 +25,7 @@ from ringlog.kernel.ownership.placements import canonical, nodes_of, placement_k
 from ringlog.kernel.state import ClusterState, Operation, Placement, in_order
 from ringlog.kernel.values import Command, Replication, StreamReport
 from ringlog.log.author import Author
-from ringlog.protocol.coordinator_core import Known, propose
+from ringlog.protocol.coordinator_core import CoordinatorView, propose
 from ringlog.runtime.clock import ManualClock
 from ringlog.runtime.draw import SeededDraw
 from ringlog.wire.records import NodeAck
@@ -48,7 +48,7 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class WalkStep:
     """The state after one applied entry, and the operation as it is then; None before its admission."""
 
     state: ClusterState
@@ -60,7 +60,7 @@ class Step:
         return self.operation.stage if self.operation is not None else "before"
 
 
-class World:
+class WalkWorld:
     """A state, and an author who appends to it. Repeatable: clock and random bits are functions of that state."""
 
     def __init__(self, state: ClusterState) -> None:
@@ -83,7 +83,7 @@ class World:
     def coordinate(self) -> Iterator[Outcome]:
         """One round of the coordinator, all nodes having acknowledged everything; the outcome of each entry."""
         now = self._clock.now_us()
-        known = Known(self.state, acknowledgements(self.state, now), self.state.epoch, now)
+        known = CoordinatorView(self.state, acknowledgements(self.state, now), self.state.epoch, now)
         for proposal in propose(known):
             yield self.apply(proposal.command)
 
@@ -110,21 +110,21 @@ def acknowledgements(state: ClusterState, at: int) -> dict[str, NodeAck]:
     }
 
 
-def drive(world: World, request: Command) -> tuple[tuple[Step, ...], Fault | None]:
+def drive(world: WalkWorld, request: Command) -> tuple[tuple[WalkStep, ...], Fault | None]:
     """Ask for an operation and drive it to its end: the step before it, then one for each entry.
 
     What is done at once, with the request, has two steps and no operation in either.
     """
     before = world.state
-    steps = [Step(before, None)]
+    steps = [WalkStep(before, None)]
     outcome = world.apply(request)
     if outcome.kind is not OutcomeKind.APPLIED:
         return tuple(steps), Fault("admitted", "before", f"{outcome.code}: {outcome.detail}", outcome.code)
     begun = [name for name in sorted(world.state.operations) if name not in before.operations]
     if not begun:
-        return (*steps, Step(world.state, None)), None
+        return (*steps, WalkStep(world.state, None)), None
     assert len(begun) == 1, "a request begins one operation"
-    steps.append(Step(world.state, world.state.operations[begun[0]]))
+    steps.append(WalkStep(world.state, world.state.operations[begun[0]]))
     for _ in range(STEPS_MAX):
         if is_ended(world.state.operations[begun[0]]):
             return tuple(steps), None
@@ -134,7 +134,7 @@ def drive(world: World, request: Command) -> tuple[tuple[Step, ...], Fault | Non
             if outcome.kind is not OutcomeKind.APPLIED:
                 detail = f"{outcome.code}: {outcome.detail}"
                 return tuple(steps), Fault("goes on", steps[-1].stage, detail, outcome.code)
-            steps.append(Step(world.state, world.state.operations[begun[0]]))
+            steps.append(WalkStep(world.state, world.state.operations[begun[0]]))
         if stopped:
             break
     return tuple(steps), Fault("ends", steps[-1].stage, "every node has acknowledged, and nothing goes on")
@@ -143,7 +143,7 @@ def drive(world: World, request: Command) -> tuple[tuple[Step, ...], Fault | Non
 # -------------------------------------------------------------------------------------------------- invariants
 
 
-def faults(steps: Sequence[Step]) -> Iterator[Fault]:
+def faults(steps: Sequence[WalkStep]) -> Iterator[Fault]:
     """Every invariant that a step breaks."""
     seen: tuple[object, str] | None = None
     for step in steps:
@@ -154,14 +154,14 @@ def faults(steps: Sequence[Step]) -> Iterator[Fault]:
         yield from _not_canonical(step)
 
 
-def cancels(steps: Sequence[Step]) -> Iterator[Fault | None]:
+def cancels(steps: Sequence[WalkStep]) -> Iterator[Fault | None]:
     """One item for each step at which a cancel was tried: what it left behind, None if all is as it was."""
     before = steps[0].state
     for step in steps[1:]:
         operation = step.operation
         if operation is None or is_ended(operation):
             continue
-        after, outcome = World(step.state).would(CancelOperation(operation.id, "tried"))
+        after, outcome = WalkWorld(step.state).would(CancelOperation(operation.id, "tried"))
         if has_reached(operation, POINT_OF_NO_RETURN):
             refused = outcome.code == "past_point_of_no_return"
             yield None if refused else Fault("cancel", step.stage, f"not refused: {outcome.kind.value}")
@@ -173,7 +173,7 @@ def cancels(steps: Sequence[Step]) -> Iterator[Fault | None]:
             yield Fault("cancel", step.stage, f"leaves traces in {', '.join(left)}") if left else None
 
 
-def _wrong_groups(step: Step, steps: Sequence[Step]) -> Iterator[Fault]:
+def _wrong_groups(step: WalkStep, steps: Sequence[WalkStep]) -> Iterator[Fault]:
     operation = step.operation
     is_late = step is steps[-1] or (operation is not None and has_reached(operation, POINT_OF_NO_RETURN))
     expected_of = steps[-1].state if is_late else steps[0].state
@@ -214,7 +214,7 @@ def readers_of(replication: Replication, state: ClusterState) -> int:
     raise AssertionError(f"how many replicas has {replication.strategy}?")
 
 
-def _not_canonical(step: Step) -> Iterator[Fault]:
+def _not_canonical(step: WalkStep) -> Iterator[Fault]:
     state = step.state
     if in_flight(state):
         return

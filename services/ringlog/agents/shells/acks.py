@@ -1,0 +1,44 @@
+"""What the threads share that hear nodes' acknowledgements: all that there are, then what faust brings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from ringlog.agents.shells.asking import WAITS_S, AskingThread
+from ringlog.agents.shells.role import Offered
+from ringlog.log.kafka import KafkaLog
+from ringlog.log.topics import ACKS
+from ringlog.protocol.coordinator import NewAcks, ReadAcks, Wait
+from ringlog.wire.errors import WireError
+from ringlog.wire.records import NodeAck, decode_node_ack
+
+
+class AcksThread(AskingThread):
+    """One instance of such a role."""
+
+    def hear(self) -> None:
+        """From now on the effects about acknowledgements are performed."""
+        self.driver.handlers |= {ReadAcks: lambda _: self._all_acks(), NewAcks: self._new_acks}
+
+    def _all_acks(self) -> Iterator[tuple[int, NodeAck]]:
+        acks = KafkaLog(self.settings.bootstrap_servers, self.settings.cluster, ACKS)
+        try:
+            yield from self._read((record.offset, record.data) for record in self.read_to_end(acks))
+        finally:
+            acks.close()
+
+    def _new_acks(self, effect: NewAcks) -> Iterator[tuple[int, NodeAck]]:
+        wait_s = WAITS_S[effect.wait]
+        offered = self.rest(wait_s) if effect.wait is Wait.PAUSE else self.news(wait_s)
+        yield from self._read(offered)
+        for offset, _ in offered:
+            self.acknowledge(offset)
+
+    def _read(self, records: Iterable[Offered]) -> Iterator[tuple[int, NodeAck]]:
+        for offset, value in records:
+            if not value:
+                continue
+            try:
+                yield offset, decode_node_ack(value)
+            except WireError as error:
+                self.seldom.warn("unreadable_ack", offset=offset, why=str(error))

@@ -1,0 +1,156 @@
+"""``ringlog balance``: loads, what the balancer would do now and why, how it went so far, pausing and resuming it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from ringlog.cli.connection import Bootstrap, Cluster, Json, connect, fail, out, resolve
+from ringlog.cli.drawing import draw
+from ringlog.cli.submitting import submit
+from ringlog.kernel.commands.pauses import BALANCING, SPLITS, PauseChanges, ResumeChanges
+from ringlog.operator import tablets as views
+from ringlog.operator.balance_film import film_of
+from ringlog.operator.balancing import BalancerView, heard, look
+from ringlog.operator.errors import Refused
+from ringlog.operator.intents import named
+from ringlog.operator.log_lines import BAD_DUMP, read_dump
+from ringlog.operator.log_past import Past, past_of, states
+from ringlog.operator.shown import printable
+
+app = typer.Typer(help="The balancer of tablets: status, plan, picture, pause, resume.")
+Of = Annotated[str, typer.Argument(metavar="[KEYSPACE[.TABLE]]", help="A keyspace or a table; none: everything.")]
+SCOPES = (BALANCING, SPLITS)
+"""What the balancer does."""
+
+
+@app.callback(invoke_without_command=True)
+def balance(
+    ctx: typer.Context,
+    why: Annotated[bool, typer.Option("--why", help="Why things move, and why nothing else does.")] = False,
+    bootstrap: Bootstrap = None,
+    cluster: Cluster = None,
+    as_json: Json = False,
+) -> None:
+    """The balancer of tablets: status, plan, picture, pause, resume."""
+    if ctx.invoked_subcommand is None:
+        if not why:
+            typer.echo(ctx.get_help())
+            raise typer.Exit(2)
+        _plan(_look(bootstrap, cluster), True, as_json)
+
+
+@app.command("status")
+def status(bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: Json = False) -> None:
+    """Loads of nodes and shards, what moves now or cannot, whose reports count, what is paused."""
+    seen = _look(bootstrap, cluster)
+    view = views.status_view(seen.state, seen.advice, seen.reports, seen.acks)
+    if as_json:
+        typer.echo(json.dumps(view))
+        return
+    lines = Table("node", "state", "tablets", "of each shard", "bytes", "capacity", box=None, padding=(0, 2))
+    for row in view["nodes"]:
+        shards = " ".join(str(count) for count in row["shards"])
+        sizes = ["-" if row[name] is None else f"{row[name]:,}" for name in ("bytes", "capacity")]
+        lines.add_row(row["node"], row["state"], str(row["tablets"]), shards, *sizes)
+    out.print(lines if view["nodes"] else "no nodes")
+    out.print(f"{len(view['moving'])} tablets in transition")
+    for line in views.troubles(view["troubles"]):
+        out.print(printable(line), markup=False)
+    for pause in view["pauses"]:
+        why = f": {pause['reason']}" if pause["reason"] else ""
+        out.print(f"{pause['scope']} of {pause['of'] or 'everything'} is paused since epoch {pause['since']}{why}")
+    for code, count in view["ignored"].items():
+        out.print(f"reports ignored: {code} {count}")
+    _say_stop(view)
+
+
+@app.command("plan")
+def plan(
+    why: Annotated[bool, typer.Option("--why", help="Why nothing else moves, too.")] = False,
+    bootstrap: Bootstrap = None,
+    cluster: Cluster = None,
+    as_json: Json = False,
+) -> None:
+    """What the balancer would move next. Nothing is changed by it."""
+    _plan(_look(bootstrap, cluster), why, as_json)
+
+
+@app.command("pause")
+def pause(
+    of: Of = "",
+    reason: Annotated[str, typer.Option(help="Kept in the log.")] = "",
+    bootstrap: Bootstrap = None,
+    cluster: Cluster = None,
+    as_json: Json = False,
+) -> None:
+    """Let the balancer begin nothing any more, drains included; what runs goes on to its end."""
+    submit(resolve(bootstrap, cluster), named(PauseChanges(SCOPES, of, reason)), as_json)
+
+
+@app.command("resume")
+def resume(of: Of = "", bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: Json = False) -> None:
+    """Let the balancer work again."""
+    submit(resolve(bootstrap, cluster), named(ResumeChanges(SCOPES, of)), as_json)
+
+
+@app.command("picture")
+def picture(
+    file: Annotated[Path, typer.Argument(metavar="FILE.svg", help="Where to write it.")],
+    dump: Annotated[
+        Path | None, typer.Option("--from", help="A file of `ringlog log --dump` instead of a live cluster; no bytes.")
+    ] = None,
+    bootstrap: Bootstrap = None,
+    cluster: Cluster = None,
+) -> None:
+    """Draw how tablets lay on nodes and shards, and how many moved, over the time of the log."""
+    try:
+        if dump is not None:
+            draw(file, film_of(states(Past(read_dump(dump))), ()))
+            return
+        context = resolve(bootstrap, cluster)
+        with past_of(context) as past:
+            draw(file, film_of(states(past), heard(context.bootstrap, context.cluster)))
+    except Refused as refused:
+        fail(refused.code, str(refused), 2 if refused.code == BAD_DUMP else 1)
+
+
+def _look(bootstrap: str | None, cluster: str | None) -> BalancerView:
+    context = resolve(bootstrap, cluster)
+    with connect(context) as client:
+        return look(context.bootstrap, context.cluster, client.read_barrier())
+
+
+def _plan(seen: BalancerView, why: bool, as_json: bool) -> None:
+    view = views.why_view(seen.state, seen.advice) if why else views.plan_view(seen.state, seen.advice)
+    if as_json:
+        typer.echo(json.dumps(view))
+        return
+    lines = Table("tablet", "from", "to", "kind", "why", box=None, padding=(0, 2))
+    for row in view["migrations"]:
+        places = ["" if place is None else f"{place[0]}/{place[1]}" for place in (row["from"], row["to"])]
+        lines.add_row(f"{row['table']}/{row['tablet']}", *places, row["kind"], row["why"])
+    if view["migrations"]:
+        out.print(lines)
+    _say_stop(view)
+    for stop in view.get("stops", ()):
+        _say(stop["what"], stop["code"], stop["why"], stop["detail"])
+    for row in view.get("obstacles", ()):
+        _say(f"{row['table']}/{row['tablet']} on {row['node']}", row["code"], row["detail"], "")
+    for row in view.get("refused", ()):
+        _say(f"{row['table']}/{row['tablet']}", row["code"], row["detail"], "")
+    for row in view.get("resizes", ()):
+        out.print(f"{row['table']}: {row['decision']}", markup=False)
+
+
+def _say(what: str, code: str, why: str, detail: str) -> None:
+    out.print(printable(f"{what}: {code}: {why}" + (f"; {detail}" if detail else "")), markup=False)
+
+
+def _say_stop(view: dict[str, Any]) -> None:
+    if not view["migrations"]:
+        out.print(f"nothing is to move: {view['stop']}")

@@ -1,0 +1,63 @@
+"""``ringlog ddl``: the schema as users write it, in CQL."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ringlog.cli.connection import Bootstrap, Cluster, Json, connect, fail, out, resolve
+from ringlog.cli.submitting import submitted
+from ringlog.client.client import Client
+from ringlog.client.results import AppliedResult, RejectedResult
+from ringlog.operator.answers import TIMEOUT_S, answer_json
+from ringlog.operator.author_json import typed
+from ringlog.operator.ddl.reading import DdlError, DdlStatement, batch_json, located, read_ddl
+
+
+def ddl(
+    file: Annotated[Path, typer.Argument(help="CQL statements; - or none: standard input.")] = Path("-"),
+    keyspace: Annotated[str, typer.Option(help="The keyspace of names that have none.")] = "",
+    each: Annotated[bool, typer.Option("--each", help="One entry a statement, up to the first refusal.")] = False,
+    timeout: Annotated[float, typer.Option(help="Seconds to wait for each answer.")] = TIMEOUT_S,
+    bootstrap: Bootstrap = None,
+    cluster: Cluster = None,
+    as_json: Json = False,
+) -> None:
+    """Change the schema by CREATE, ALTER and DROP of keyspaces, tables and types in CQL: all statements or none.
+
+    Exit status 2 if the text is no CQL, or says what cannot be expressed here: then nothing is done.
+    """
+    try:
+        text = typer.get_text_stream("stdin").read() if str(file) == "-" else file.read_text("utf-8")
+        statements = read_ddl(text, keyspace)
+        parts = [(one,) for one in statements] if each else [statements]
+        asked = [(part, batch_json(part)) for part in parts]
+    except (OSError, UnicodeDecodeError) as error:
+        fail("bad_ddl", f"{file}: {error}", 2)
+    except DdlError as error:
+        fail(error.code, f"{file}: {error}", 2)
+    with connect(resolve(bootstrap, cluster)) as client:
+        for part, given in asked:
+            _submit(client, part, given, timeout, as_json)
+
+
+def _submit(client: Client, part: tuple[DdlStatement, ...], given: object, timeout_s: float, as_json: bool) -> None:
+    """One command; exit status 1 unless it is applied."""
+    answer, began = submitted(client, typed(given), timeout_s)
+    if isinstance(answer, RejectedResult) and not as_json:
+        fail(answer.code, located(part, answer.detail))
+    found = answer_json(answer, began)
+    if isinstance(answer, RejectedResult):
+        found["detail"] = located(part, answer.detail)
+    count = f"{len(part)} statement" + ("s" if len(part) > 1 else "")
+    if as_json:
+        typer.echo(json.dumps({"line": part[0].line, "statements": len(part), **found}))
+    elif isinstance(answer, AppliedResult):
+        out.print(f"{count} applied at epoch {answer.epoch}" + (f", operation {began}" if began else ""))
+    if not isinstance(answer, AppliedResult):
+        if not as_json:
+            fail("request_expired", f"unknown, now final: look in the log since epoch {found['since_epoch']}")
+        raise typer.Exit(1)

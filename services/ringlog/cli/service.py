@@ -1,0 +1,82 @@
+"""``ringlog service``: who keeps the log for the others, who comes and goes, and what that waits for."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from ringlog.cli.connection import Bootstrap, Cluster, Json, connect, fail, out, resolve
+from ringlog.cli.submitting import submit
+from ringlog.client.acks import AcksReader
+from ringlog.kernel.commands.service import AddServiceMember, ReconfigureService, RemoveServiceMember
+from ringlog.operator.intents import named
+from ringlog.operator.service import look, recovery_lines
+from ringlog.operator.shown import printable
+
+app = typer.Typer(no_args_is_help=True, help="The metadata service: show, add, remove, size.")
+Name = Annotated[str, typer.Argument(metavar="NODE", help="Name or id of the node.")]
+AUTOMATIC = "automatic"
+
+
+@app.command("show")
+def show(bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: Json = False) -> None:
+    """Members, how many are wanted, the next step, and why it is waiting."""
+    context = resolve(bootstrap, cluster)
+    with connect(context) as client:
+        state = client.read_barrier()
+    with closing(AcksReader(context.bootstrap, context.cluster)) as acks:
+        view = look(state, acks.refresh())
+    if as_json:
+        typer.echo(json.dumps(view))
+        return
+    for line in recovery_lines(state):
+        out.print(line, markup=False)
+    lines = Table("node", "stage", "since epoch", box=None, padding=(0, 2))
+    for row in view["members"]:
+        lines.add_row(row["node"], row["stage"], str(row["since"]))
+    out.print(lines if view["members"] else "no members: name the first with `ringlog service add NODE`", markup=False)
+    how = AUTOMATIC if view["automatic"] else "by hand"
+    without = f", without {', '.join(view['excluded'])}" if view["excluded"] else ""
+    out.print(printable(f"{view['size']} wanted, {how}{without}"), markup=False)
+    if view["next"] is not None:
+        out.print(printable(f"next: {view['next']['node']} {view['next']['to']}"), markup=False)
+    if view["waits_for"]:
+        out.print(printable(f"waits for {view['waits_for']}"), markup=False)
+    for way in view["ways_out"]:
+        out.print(printable(f"  {way}"), markup=False)
+
+
+@app.command("add")
+def add(node: Name, bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: Json = False) -> None:
+    """Make a node a member: it is written to at once, and read when it has the log."""
+    submit(resolve(bootstrap, cluster), named(AddServiceMember(node)), as_json)
+
+
+@app.command("remove")
+def remove(node: Name, bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: Json = False) -> None:
+    """Take a member out: it is not read any more at once, and written to until a quorum knows that. Never the last."""
+    submit(resolve(bootstrap, cluster), named(RemoveServiceMember(node)), as_json)
+
+
+@app.command("size")
+def size(
+    members: Annotated[str | None, typer.Argument(metavar="[N|automatic]", help="How many members.")] = None,
+    exclude: Annotated[list[str] | None, typer.Option(help="A node that is to be no member; may be repeated.")] = None,
+    exclude_none: Annotated[bool, typer.Option("--exclude-none", help="Every node may be a member.")] = False,
+    bootstrap: Bootstrap = None,
+    cluster: Cluster = None,
+    as_json: Json = False,
+) -> None:
+    """Say how many members there are to be, or automatic: 1 up to 2 nodes, 3 up to 5, 5 up to 100, then 10."""
+    if members not in (None, AUTOMATIC) and not str(members).isdecimal():
+        fail("bad_field", f"size: {members!r} is neither a number nor {AUTOMATIC}", 2)
+    if exclude and exclude_none:
+        fail("bad_field", "exclude: stands beside --exclude-none", 2)
+    excluded = tuple(exclude) if exclude else () if exclude_none else None
+    automatic = members == AUTOMATIC
+    number = None if members is None or automatic else int(members)
+    submit(resolve(bootstrap, cluster), named(ReconfigureService(number, automatic, excluded)), as_json)

@@ -1,0 +1,57 @@
+"""``ringlog snapshot``: states that are stored, so that readers need not begin with the log's first entry."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from typing import Any
+
+import typer
+from rich.table import Table
+
+from ringlog.cli.connection import Bootstrap, Cluster, Json, out, resolve
+from ringlog.cli.submitting import submit
+from ringlog.kernel.commands.snapshots import TakeSnapshot
+from ringlog.log.beginning import ListedSnapshot
+from ringlog.log.opening import open_snapshots
+from ringlog.operator.intents import named
+from ringlog.operator.shown import time_of_day
+
+app = typer.Typer(help="Snapshots of the metadata: take, list.", no_args_is_help=True)
+
+
+@app.command("take")
+def take(bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: Json = False) -> None:
+    """Have the agents store the state behind this command. ``ringlog snapshot list`` shows when it is confirmed."""
+    submit(resolve(bootstrap, cluster), named(TakeSnapshot()), as_json)
+
+
+@app.command("list")
+def show(bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: Json = False) -> None:
+    """The snapshots that are stored, the newest first, who confirmed each, and why one cannot be begun with."""
+    context = resolve(bootstrap, cluster)
+    with closing(open_snapshots(context.bootstrap, context.cluster)) as topic:
+        rows = [_row(one) for one in topic.listed()]
+    if as_json:
+        typer.echo(json.dumps(rows))
+        return
+    lines = Table("epoch", "taken", "bytes", "stored by", "confirmed by", "digest", "", box=None, padding=(0, 2))
+    for row in rows:
+        words = str(row["epoch"]), time_of_day(row["at"]), f"{row['bytes']:,}", row["by"]
+        lines.add_row(*words, ", ".join(row["confirmed_by"]) or "nobody", row["digest"][:16], row["code"] or "")
+    out.print(lines if rows else "no snapshots: take one with `ringlog snapshot take`", markup=False)
+
+
+def _row(one: ListedSnapshot) -> dict[str, Any]:
+    head = one.head
+    return {
+        "epoch": head.epoch,
+        "state_id": head.state_id,
+        "position": head.position,
+        "digest": head.digest,
+        "bytes": sum(part.size for part in head.parts),
+        "by": head.by,
+        "at": head.at,
+        "confirmed_by": list(one.confirmed_by),
+        "code": one.code or None,
+    }

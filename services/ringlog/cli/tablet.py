@@ -1,0 +1,187 @@
+"""``ringlog tablet``: where tablets are, moving and cutting them by hand, and why the balancer moves one or not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from ringlog.cli.connection import Bootstrap, Cluster, Json, connect, fail, out, resolve
+from ringlog.cli.submitting import submit
+from ringlog.kernel.commands.resizes import MERGE, NONE, SPLIT
+from ringlog.kernel.state import ClusterState
+from ringlog.kernel.tablets.map import TabletMap
+from ringlog.operator import tablets as views
+from ringlog.operator.balancing import look, said
+from ringlog.operator.shown import printable
+from ringlog.operator.tablet_intents import move_tablet, repair_tablets, resize_table
+from ringlog.runtime.context import ClusterContext
+from ringlog.wire.records import NodeAck
+
+app = typer.Typer(help="Tablets: list, show, move, split, merge, repair, explain.", no_args_is_help=True)
+FullName = Annotated[str, typer.Argument(metavar="KEYSPACE.TABLE", help="Name of the table.")]
+Number = Annotated[int, typer.Argument(metavar="TABLET", help="Number of the tablet, from 0 in the order of tokens.")]
+Stop = Annotated[bool, typer.Option("--stop", help="Revoke the decision that is being carried out.")]
+
+
+@app.command("list")
+def list_tablets(
+    table: Annotated[
+        str | None, typer.Argument(metavar="[KEYSPACE.TABLE]", help="Table of which each tablet is listed.")
+    ] = None,
+    bootstrap: Bootstrap = None,
+    cluster: Cluster = None,
+    as_json: Json = False,
+) -> None:
+    """Tables in tablets, or the tablets of one: where their replicas are, what moves, and what turns back or is tried
+    in vain.
+    """
+    state, acks = _seen(resolve(bootstrap, cluster))
+    found: Any = views.tables_view(state)
+    if table is not None:
+        tablets = _map(state, table)
+        found = views.tablets_view(state, tablets) | {"troubles": views.troubles_view(state, acks, tablets.table)}
+    if as_json:
+        typer.echo(json.dumps(found))
+        return
+    if table is None:
+        lines = Table("table", "tablets", "moving", "resize", "shares those of", box=None, padding=(0, 2))
+        for row in found:
+            lines.add_row(
+                row["table"], str(row["tablets"]), str(row["moving"]), row["resize"] or "", row["shares"] or ""
+            )
+        out.print(lines if found else "no tables in tablets")
+        return
+    lines = Table("tablet", "last token", "replicas", "next", "stage", box=None, padding=(0, 2))
+    for number, row in enumerate(found["tablets"]):
+        lines.add_row(str(number), str(row["last_token"]), _places(row["replicas"]), _places(row["next"]), _stage(row))
+    out.print(lines)
+    _say(found["troubles"])
+    if found["resize"] is not None:
+        out.print(f"{found['resize']['decision']} is decided, number {found['resize']['sequence']}")
+
+
+@app.command("show")
+def show(
+    table: FullName, tablet: Number, bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: Json = False
+) -> None:
+    """One tablet: its tokens, its replicas, what is happening to it, and why it turns back or does not go on."""
+    state, acks = _seen(resolve(bootstrap, cluster))
+    tablets = _map(state, table)
+    _check(tablets, tablet)
+    row: dict[str, Any] = {"table": table, "tablet": tablet, "start": tablets.ends[tablet - 1]}
+    row |= views.tablets_view(state, tablets)["tablets"][tablet]
+    row["troubles"] = [one for one in views.troubles_view(state, acks, tablets.table) if one["tablet"] == tablet]
+    if as_json:
+        typer.echo(json.dumps(row))
+        return
+    out.print(f"{table}/{tablet}: tokens from {row['start']} (excluded) to {row['last_token']}", markup=False)
+    out.print(f"on {_places(row['replicas'])}")
+    if row["stage"] is not None:
+        out.print(f"{_stage(row)}, then on {_places(row['next'])}")
+    _say(row["troubles"])
+
+
+@app.command("move")
+def move(
+    table: FullName,
+    tablet: Number,
+    target: Annotated[str, typer.Option("--to", metavar="NODE/SHARD", help="Who gets it.")],
+    source: Annotated[str, typer.Option("--from", metavar="NODE/SHARD", help="Whose replica moves.")],
+    bootstrap: Bootstrap = None,
+    cluster: Cluster = None,
+    as_json: Json = False,
+) -> None:
+    """Move a replica to another shard. Of a node that is dead it is made anew from the others."""
+    submit(resolve(bootstrap, cluster), move_tablet(table, tablet, _place(source), _place(target)), as_json)
+
+
+@app.command("split")
+def split(
+    table: FullName, stop: Stop = False, bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: Json = False
+) -> None:
+    """Decide that a table gets twice as many tablets; it is cut when every replica is ready."""
+    submit(resolve(bootstrap, cluster), resize_table(table, NONE if stop else SPLIT), as_json)
+
+
+@app.command("merge")
+def merge(
+    table: FullName, stop: Stop = False, bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: Json = False
+) -> None:
+    """Decide that a table gets half as many tablets: merged when the balancer has brought siblings together."""
+    submit(resolve(bootstrap, cluster), resize_table(table, NONE if stop else MERGE), as_json)
+
+
+@app.command("repair")
+def repair(
+    table: FullName,
+    tablets: Annotated[list[int] | None, typer.Argument(metavar="[TABLET...]", help="Numbers; none: all.")] = None,
+    bootstrap: Bootstrap = None,
+    cluster: Cluster = None,
+    as_json: Json = False,
+) -> None:
+    """Let the replicas of tablets compare what they have."""
+    submit(resolve(bootstrap, cluster), repair_tablets(table, tuple(tablets or ())), as_json)
+
+
+@app.command("explain")
+def explain(
+    table: FullName, tablet: Number, bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: Json = False
+) -> None:
+    """Why the balancer would move a tablet, or why it stays where it is; of one on its way, what it waits for, since
+    when, and how to end that.
+    """
+    context = resolve(bootstrap, cluster)
+    with connect(context) as client:
+        seen = look(context.bootstrap, context.cluster, client.read_barrier())
+    tablets = _map(seen.state, table)
+    _check(tablets, tablet)
+    view = views.explanation(seen.state, seen.advice, tablets, tablet, seen.acks)
+    if as_json:
+        typer.echo(json.dumps(view))
+        return
+    for line in views.explained(view):
+        out.print(printable(line), markup=False)
+
+
+def _seen(context: ClusterContext) -> tuple[ClusterState, Mapping[str, NodeAck]]:
+    """The newest state and what nodes acknowledge: before the log, since that has the epochs that it is said of."""
+    acks = said(context.bootstrap, context.cluster)
+    with connect(context) as client:
+        return client.read_barrier(), acks
+
+
+def _say(rows: list[dict[str, Any]]) -> None:
+    for line in views.troubles(rows):
+        out.print(printable(line), markup=False)
+
+
+def _map(state: ClusterState, table: str) -> TabletMap:
+    found = views.map_named(state, table)
+    if found is None:
+        known = table in state.tables
+        fail("no_tablets" if known else "unknown_table", f"{table} has no tablets" if known else f"there is no {table}")
+    return found
+
+
+def _check(tablets: TabletMap, number: int) -> None:
+    if not 0 <= number < tablets.count:
+        fail("unknown_tablet", f"{tablets.table} has tablets 0 to {tablets.count - 1}, no {number}")
+
+
+def _place(given: str) -> tuple[str, int]:
+    node, slash, shard = given.rpartition("/")
+    if not slash or not node or not shard.isdecimal():
+        fail("bad_field", f"{given}: expected NODE/SHARD", 2)
+    return node, int(shard)
+
+
+def _places(found: list[list[Any]] | None) -> str:
+    return "" if found is None else ", ".join(f"{node}/{shard}" for node, shard in found)
+
+
+def _stage(row: dict[str, Any]) -> str:
+    return "" if row["stage"] is None else f"{row['stage']} of a {row['kind']}"

@@ -1,0 +1,177 @@
+"""``ringlog zone``: distribution zones, what they would move, what their partitions wait for, and the ways out."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from ringlog.cli.connection import Bootstrap, Cluster, Json, connect, fail, out, resolve
+from ringlog.cli.submitting import submit
+from ringlog.kernel.state import ClusterState
+from ringlog.kernel.zones.model import Zone
+from ringlog.operator import zones as views
+from ringlog.operator.author_json import typed
+from ringlog.operator.balancing import said
+from ringlog.operator.shown import printable, when
+from ringlog.protocol.zone_groups import words_of
+
+app = typer.Typer(
+    help="Distribution zones: create, alter, drop, list, show, plan, restart, reset, cancel.", no_args_is_help=True
+)
+Name = Annotated[str, typer.Argument(metavar="ZONE", help="Name of the zone.")]
+Partitions = Annotated[int | None, typer.Option(help="Number of partitions.")]
+Replicas = Annotated[int | None, typer.Option(help="Replicas of each partition.")]
+Quorum = Annotated[int | None, typer.Option(help="Voters that must be alive; 2 x QUORUM - 1 replicas vote.")]
+Filter = Annotated[
+    str | None, typer.Option("--filter", metavar="JSONPATH", help="Which nodes: '$[?(@.rack == \"r1\")]'.")
+]
+Profiles = Annotated[
+    list[str] | None, typer.Option("--profile", help="A storage profile: a feature that each data node has.")
+]
+ScaleUp = Annotated[int | None, typer.Option(metavar="SECONDS", help="Until nodes that came become data nodes.")]
+ScaleDown = Annotated[int | None, typer.Option(metavar="SECONDS", help="Until nodes that went are no data nodes.")]
+Mode = Annotated[str | None, typer.Option(help="strong or high_availability.")]
+
+
+def _given(command: str, zone: str, **values: Any) -> Any:
+    """The intent of a command with the fields that are given."""
+    return typed({"command": command, "zone": zone} | {name: one for name, one in values.items() if one is not None})
+
+
+def _with_values(name: str, command: str, about: str) -> None:
+    """``create`` and ``alter`` take the same values."""
+
+    @app.command(name, help=about)
+    def ask(
+        zone: Name,
+        partitions: Partitions = None,
+        replicas: Replicas = None,
+        quorum: Quorum = None,
+        filter_: Filter = None,
+        profiles: Profiles = None,
+        scale_up: ScaleUp = None,
+        scale_down: ScaleDown = None,
+        mode: Mode = None,
+        bootstrap: Bootstrap = None,
+        cluster: Cluster = None,
+        as_json: Json = False,
+    ) -> None:
+        values: dict[str, Any] = {"partitions": partitions, "replicas": replicas, "quorum": quorum, "filter": filter_}
+        values |= {"mode": mode, "profiles": profiles, "scale_up": scale_up, "scale_down": scale_down}
+        submit(resolve(bootstrap, cluster), _given(command, zone, **values), as_json)
+
+
+_with_values("create", "CreateZone", "Create a zone: its partitions are on the nodes that its filter matches now.")
+_with_values("alter", "AlterZone", "Give a zone other values. A new filter is evaluated at once.")
+
+
+@app.command("drop")
+def drop(zone: Name, bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: Json = False) -> None:
+    """Drop a zone with all of its partitions."""
+    submit(resolve(bootstrap, cluster), _given("DropZone", zone), as_json)
+
+
+@app.command("list")
+def list_zones(bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: Json = False) -> None:
+    """All zones: what is set, on which nodes they are, how many of their partitions move."""
+    with connect(resolve(bootstrap, cluster)) as client:
+        found = views.zones_view(client.read_barrier())
+    if as_json:
+        typer.echo(json.dumps(found))
+        return
+    lines = Table("zone", "partitions", "replicas", "quorum", "mode", "moving", "data nodes", box=None, padding=(0, 2))
+    for row in found:
+        numbers = (str(row[name]) for name in ("partitions", "replicas", "quorum", "mode", "moving"))
+        lines.add_row(row["zone"], *numbers, ", ".join(row["data_nodes"]))
+    out.print(lines if found else "no zones")
+
+
+@app.command("show")
+def show(zone: Name, bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: Json = False) -> None:
+    """A zone and its partitions: who has each, where it goes, and what it waits for."""
+    context = resolve(bootstrap, cluster)
+    acks = said(context.bootstrap, context.cluster)  # before the log, which has the epochs that they speak of
+    with connect(context) as client:
+        state = client.read_barrier()
+    view = views.full_view(state, _zone(state, zone), words_of(state, acks))
+    if as_json:
+        typer.echo(json.dumps(view))
+        return
+    out.print(
+        printable(f"{zone}: {view['replicas']} replicas, quorum {view['quorum']}, {view['filter']}"), markup=False
+    )
+    lines = Table("partition", "state", "stable", "pending", "planned", "waits", box=None, padding=(0, 2))
+    for row in view["partitions"]:
+        steps = " then ".join(", ".join(step) for step in row["pending"])
+        planned = ", ".join(row["planned"] or ())
+        since = f"; since {when(row['at'])}" if row["at"] is not None else ""
+        waits = f"{row['waits']}{since}" if row["waits"] else ""
+        lines.add_row(str(row["partition"]), row["state"], ", ".join(row["stable"]), steps, planned, waits)
+    out.print(lines)
+
+
+@app.command("plan")
+def plan(zone: Name, bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: Json = False) -> None:
+    """What a rebalance of a zone would move now, without doing it."""
+    with connect(resolve(bootstrap, cluster)) as client:
+        state = client.read_barrier()
+    view = views.plan_view(state, _zone(state, zone))
+    if as_json:
+        typer.echo(json.dumps(view))
+        return
+    for row in view["moves"]:
+        steps = " then ".join(", ".join(step) for step in row["steps"])
+        out.print(f"{row['partition']}: {', '.join(row['stable']) or 'nobody'} to {steps}", markup=False)
+    if not view["moves"]:
+        out.print("each partition is where it belongs")
+
+
+@app.command("reset")
+def reset(
+    zone: Name,
+    partitions: Annotated[list[int] | None, typer.Argument(metavar="[PARTITION...]", help="None: all in need.")] = None,
+    bootstrap: Bootstrap = None,
+    cluster: Cluster = None,
+    as_json: Json = False,
+) -> None:
+    """Let partitions that have lost their majority begin anew from a survivor. What only others had is lost."""
+    submit(resolve(bootstrap, cluster), _given("ResetPartitions", zone, partitions=partitions), as_json)
+
+
+@app.command("restart")
+def restart(
+    zone: Name,
+    partition: Annotated[int, typer.Argument(metavar="PARTITION", help="Number of the partition.")],
+    nodes: Annotated[list[str], typer.Argument(metavar="NODE...", help="Whose replicas are to be made anew.")],
+    bootstrap: Bootstrap = None,
+    cluster: Cluster = None,
+    as_json: Json = False,
+) -> None:
+    """Take replicas of a partition out, and put them back: they are made anew."""
+    values = {"partition": partition, "nodes": nodes}
+    submit(resolve(bootstrap, cluster), _given("RestartReplicas", zone, **values), as_json)
+
+
+@app.command("cancel")
+def cancel(
+    zone: Name,
+    partition: Annotated[int, typer.Argument(metavar="PARTITION", help="Number of the partition.")],
+    revision: Annotated[int | None, typer.Option(help="Of what is pending, as shown; none: as it is now.")] = None,
+    reason: Annotated[str | None, typer.Option(help="Why.")] = None,
+    bootstrap: Bootstrap = None,
+    cluster: Cluster = None,
+    as_json: Json = False,
+) -> None:
+    """Ask for what is pending of a partition to be undone."""
+    values = {"partition": partition, "pending_revision": revision, "reason": reason}
+    submit(resolve(bootstrap, cluster), _given("CancelRebalance", zone, **values), as_json)
+
+
+def _zone(state: ClusterState, name: str) -> Zone:
+    found = state.zones.get(name)
+    if found is None:
+        fail("unknown_zone", f"there is no zone {name}")
+    return found

@@ -1,0 +1,248 @@
+"""Recovery of a lost log: a copy of it becomes the log again, with the mark of a recovery at its end.
+
+First all of it is decided in memory (``planned``): the copy is folded to its end, and behind it come entries that this
+call authors: ``EnterRecovery``, unless one goes on; ``RecordArchive`` with epoch 0 where the log knows of an archive,
+since an archive is of one topic; ``TruncateLog`` where the copy begins with a snapshot above what the log allows; and
+``ForceState`` with what an operator composed. The fold judges each as every reader will, and the state at the end holds
+every invariant. Only then is anything touched (``rebuild``), and a log that has records only if that is asked for.
+
+**Records keep their offsets**, since snapshots, archive and bounds of the log in the state name them: what is missing
+before the first is filled, and deleted once the snapshot is stored again, under the id of the new topic. The witnesses
+of that snapshot are those that the log names: its digest is folded anew here, and is theirs.
+
+Nothing else may run meanwhile. A rebuild that was broken off is begun again, with ``replace``.
+
+Source: CEP-21, "Failure Recovery"; decision 81.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import islice, takewhile
+from typing import Final
+
+from ringlog.client.errors import ClientError
+from ringlog.client.founding import make_topics
+from ringlog.kernel.commands.recovery import EnterRecovery, ForcedPart, ForceState
+from ringlog.kernel.commands.truncation import ARCHIVED, RecordArchive, TruncateLog, allowed_begin
+from ringlog.kernel.encoding import digest
+from ringlog.kernel.fold import fold
+from ringlog.kernel.invariants.check import violations
+from ringlog.kernel.outcome import Entry, OutcomeKind
+from ringlog.kernel.service import in_recovery
+from ringlog.kernel.state import ClusterState
+from ringlog.kernel.values import Command
+from ringlog.log.author import Author
+from ringlog.log.beginning import Beginning, SnapshotTopic
+from ringlog.log.copied import CopyEnd, LogCopy, end_of
+from ringlog.log.errors import LogForked, LogNotEmpty, LogUnavailable, TopicMissing
+from ringlog.log.kafka import KafkaLog
+from ringlog.log.opening import delete_entries, open_snapshots
+from ringlog.log.port import MetadataLog
+from ringlog.log.reading import read_to_end
+from ringlog.log.replica import LogReplica
+from ringlog.log.topics import METADATA, admin_client, delete_topic, topic_name
+from ringlog.protocol.draw import Draw
+from ringlog.runtime.clock import Clock, SystemClock
+from ringlog.runtime.draw import SystemDraw, draw_uuid
+from ringlog.wire.entries import EncodedEntry, decode_entry
+from ringlog.wire.records import SnapshotConfirmation
+
+SUBMITTER: Final = "recover"
+FILLER: Final = b""
+BATCH_RECORDS: Final = 1_000
+BATCH_BYTES: Final = 16 << 20
+LOOKED_AT_MAX: Final = 100
+"""Records in which the id of the cluster is looked for that a log belongs to."""
+GONE_S: Final = 30.0
+LOOK_AGAIN_S: Final = 0.1
+
+
+class RecoveryRefused(ClientError):
+    """The copy, or what is to follow on it, breaks a rule. ``code`` and ``detail`` are those of the rule."""
+
+    def __init__(self, code: str, detail: str, hint: str = "") -> None:
+        super().__init__(detail, hint)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryPlan:
+    """A copy, where it ends, the entries that follow on it, and the state behind them."""
+
+    copy: LogCopy
+    end: CopyEnd
+    entries: tuple[EncodedEntry, ...]
+    after: ClusterState
+
+    @property
+    def commands(self) -> tuple[str, ...]:
+        """The kinds of the entries that follow."""
+        return tuple(one.entry.kind for one in self.entries)
+
+
+def planned(
+    copy: LogCopy,
+    operator: str,
+    reason: str,
+    forced: Callable[[ClusterState], tuple[ForcedPart, ...]] = lambda _: (),
+    *,
+    clock: Clock | None = None,
+    draw: Draw | None = None,
+) -> RecoveryPlan:
+    """What the log is to be; nothing is touched. ``forced``: the parts to replace of the state at the copy's end.
+
+    Raises RecoveryRefused, LogForked, CopyRefused, ArchiveRefused, ReplicaHalted.
+    """
+    author = Author(SUBMITTER, clock or SystemClock(), draw or SystemDraw(), warns=False)
+    end = end_of(copy)
+    state, entries = end.at.state, list[EncodedEntry]()
+    for command in _commands(state, copy, operator, reason, forced(state)):
+        made = author.entry(state, command)
+        folded = fold(state, made.entry)
+        if folded.outcome.kind is not OutcomeKind.APPLIED:
+            raise RecoveryRefused(folded.outcome.code, f"{made.entry.kind}: {folded.outcome.detail}")
+        state = folded.state
+        entries.append(made)
+    if broken := violations(state):
+        detail = "; ".join(f"{one.invariant}: {one.detail}" for one in broken[:3])
+        raise RecoveryRefused(
+            "state_unsound", detail, "write the state with --export, mend it, and give it with --state"
+        )
+    return RecoveryPlan(copy, end, tuple(entries), state)
+
+
+def _commands(
+    state: ClusterState, copy: LogCopy, operator: str, reason: str, forced: tuple[ForcedPart, ...]
+) -> Iterator[Command]:
+    if in_recovery(state) is None:
+        yield EnterRecovery(reason, operator)
+    if ARCHIVED in state.log_bounds:
+        yield RecordArchive(0, 0, "")
+    if copy.begin > allowed_begin(state):
+        yield TruncateLog(copy.start.state.epoch)
+    if forced:
+        yield ForceState(reason, operator, forced)
+
+
+# ------------------------------------------------------------------------------------------------------- the log
+
+
+@dataclass(frozen=True, slots=True)
+class FoundLog:
+    """What is there under the log's name. ``records``: how many at most; ``cluster_id``: whose, empty: who knows."""
+
+    end: int
+    records: int
+    cluster_id: str
+
+
+def found_log(bootstrap_servers: str, cluster: str) -> FoundLog | None:
+    """The log that is there; None if there is no such topic. Raises LogUnavailable."""
+    with closing(KafkaLog(bootstrap_servers, cluster)) as log:
+        try:
+            log.identity()
+            begin, end = log.begin_offset(), log.end_offset()
+        except TopicMissing:
+            return None
+        return FoundLog(end, end - begin, _whose(log, begin))
+
+
+def _whose(log: MetadataLog, begin: int) -> str:
+    with closing(log.tail(begin)) as tail:
+        found = (decode_entry(record.data) for record in islice(read_to_end(log, tail), LOOKED_AT_MAX))
+        return next((one.cluster_id for one in found if isinstance(one, Entry)), "")
+
+
+def rebuild(
+    bootstrap_servers: str,
+    cluster: str,
+    plan: RecoveryPlan,
+    *,
+    replace: bool = False,
+    replication: int | None = None,
+    clock: Clock | None = None,
+    draw: Draw | None = None,
+) -> str:
+    """Make the log what the plan says, and read it back; gives the id of its topic.
+
+    ``replace``: also where a log with records is there, which is gone then. ``replication``: see ``found_cluster``.
+    Raises LogNotEmpty, RecoveryRefused (then nothing was changed), LogForked if it reads back as something else, and
+    what making topics raises.
+    """
+    if plan.after.name != cluster:
+        raise RecoveryRefused("other_cluster", f"{plan.copy.place} is of cluster {plan.after.name}, not of {cluster}")
+    admin, name = admin_client(bootstrap_servers), topic_name(cluster, METADATA.suffix)
+    there = found_log(bootstrap_servers, cluster)
+    if there is not None and there.records and not replace:
+        raise LogNotEmpty(name, there.records, there.cluster_id)
+    if there is not None and there.end:
+        delete_topic(admin, name)
+        _await_gone(bootstrap_servers, cluster, name)
+    make_topics(bootstrap_servers, cluster, replication)
+    place = bootstrap_servers, cluster
+    with closing(KafkaLog(*place)) as log:
+        fill(log, plan)
+        if plan.copy.begin:
+            with closing(open_snapshots(*place)) as topic:
+                now = (clock or SystemClock()).now_us()
+                store_again(topic, log.identity(), plan, now, draw_uuid(draw or SystemDraw()))
+            delete_entries(*place, plan.copy.begin)
+        read_back(log, plan, Beginning(lambda: open_snapshots(*place), warns=False))
+        return log.identity()
+
+
+def _await_gone(bootstrap_servers: str, cluster: str, name: str) -> None:
+    deadline = time.monotonic() + GONE_S
+    while found_log(bootstrap_servers, cluster) is not None:
+        if time.monotonic() >= deadline:
+            raise LogUnavailable(f"topic {name} was deleted, and is still there", "recover again, with --replace")
+        time.sleep(LOOK_AGAIN_S)
+
+
+def fill(log: MetadataLog, plan: RecoveryPlan) -> None:
+    """Append the plan's records to an empty log, each at its offset. Raises LogUnavailable."""
+    batch, size = list[bytes](), 0
+    for data in _data(plan):
+        batch.append(data)
+        size += len(data)
+        if len(batch) >= BATCH_RECORDS or size >= BATCH_BYTES:
+            log.append(batch)
+            batch, size = [], 0
+    log.append(batch)
+
+
+def _data(plan: RecoveryPlan) -> Iterator[bytes]:
+    """The copy up to its last entry that applies: what follows has no effect, and may be of another history."""
+    at = 0
+    for record in takewhile(lambda one: one.offset < plan.end.at.position, plan.copy.records()):
+        yield from _fillers(record.offset - at)
+        yield record.data
+        at = record.offset + 1
+    yield from (one.data for one in plan.entries)
+
+
+def _fillers(count: int) -> Iterable[bytes]:
+    assert count >= 0, "records of a copy ascend"
+    return (FILLER for _ in range(count))
+
+
+def store_again(topic: SnapshotTopic, topic_id: str, plan: RecoveryPlan, now: int, snapshot_id: str) -> None:
+    """Store the snapshot that the copy begins with for the new topic. Raises LogUnavailable, RecordTooLarge."""
+    start = plan.copy.start
+    first, second, *_ = plan.after.snapshots[str(start.state.epoch)].witnesses
+    head = topic.store(start, topic_id, first, now, snapshot_id, plan.copy.begin)
+    state = start.state
+    said = state.cluster_id, topic_id, state.epoch, state.state_id, start.position, head.digest
+    topic.confirm(SnapshotConfirmation(*said, second, now))
+
+
+def read_back(log: MetadataLog, plan: RecoveryPlan, beginning: Beginning) -> None:
+    """Raises LogForked unless a reader comes to the state that the plan ends with."""
+    with LogReplica(log, beginning=beginning) as replica:
+        found = replica.read_barrier()
+    if digest(found) != digest(plan.after):
+        raise LogForked(f"{log.name} reads back as epoch {found.epoch}, planned is {plan.after.epoch}", "recover again")

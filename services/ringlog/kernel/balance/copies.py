@@ -1,0 +1,136 @@
+"""Tablets that have more or fewer replicas than their replication asks for: one replica comes or goes at a time.
+
+A keyspace in tablets has its new replication at once; here it is carried out. The measure that falls is the number of
+replicas that are missing or too many. What comes is first, so that no tablet has fewer than the old and the new
+replication ask for. A replica comes to a rack that is named and has none, else to the rack with the fewest of the
+tablet's, there to the node with the fewest tablets for its shards. One goes from a datacenter or rack that is not
+named, else from where most are; the dead and those who leave go first. A tablet in transition waits.
+
+Whether a change may begin now is for admission to say (``tablets.admission``).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from ringlog.kernel.balance.model import FEWER, MORE, NOWHERE, REBUILD, Migration, Place
+from ringlog.kernel.commands.pauses import BALANCING, pause_of
+from ringlog.kernel.state import ClusterState, Node, in_order
+from ringlog.kernel.tablets.groups import is_dead
+from ringlog.kernel.tablets.map import Tablet, TabletMap
+from ringlog.kernel.tablets.track import replication_of, targets
+from ringlog.kernel.values import DatacenterReplication, Replication
+
+ANYWHERE: Final = ""
+"""The datacenter of a replication that names none."""
+
+
+def copies(state: ClusterState) -> Iterator[Migration]:
+    """The next change of each tablet that does not fit its replication, by table and tablet."""
+    unfit = [
+        tablets
+        for name, tablets in in_order(state.tablets)
+        if not _fits(state, tablets, _wants(replication_of(state, name))) and pause_of(state, BALANCING, name) is None
+    ]
+    if not unfit:
+        return
+    changes = _Changes(state)
+    for tablets in unfit:
+        wants = _wants(replication_of(state, tablets.table))
+        for tablet in tablets:
+            if tablet.transition is None and (found := changes.of(tablets.table, tablet, wants)) is not None:
+                yield found
+
+
+class _Changes:
+    """``held``: the tablets of each place, what is planned here among them."""
+
+    def __init__(self, state: ClusterState) -> None:
+        self._nodes = state.nodes
+        self._targets = targets(state)
+        self._held: Counter[Place] = Counter()
+        for tablets in state.tablets.values():
+            rows = tablets.columns()
+            for node, shard in zip(rows.node.tolist(), rows.shard.tolist(), strict=True):
+                self._held[tablets.nodes[node], shard] += 1
+
+    def of(self, table: str, tablet: Tablet, wants: tuple[DatacenterReplication, ...]) -> Migration | None:
+        """What a settled tablet needs next; None if it has what is wanted, or nobody could take it."""
+        assert tablet.transition is None, "who is in transition waits"
+        there = [((one.node, one.shard), self._nodes[one.node]) for one in tablet.replicas]
+        for want in wants:
+            if (place := self._more(want, [node for _, node in there])) is not None:
+                self._held[place] += 1
+                return Migration(table, tablet.index, NOWHERE, place, REBUILD, MORE)
+        if (place := self._fewer(wants, there)) is not None:
+            self._held[place] -= 1
+            return Migration(table, tablet.index, place, NOWHERE, REBUILD, FEWER)
+        return None
+
+    def _more(self, want: DatacenterReplication, there: list[Node]) -> Place | None:
+        local = [node for node in there if want.datacenter in (ANYWHERE, node.datacenter)]
+        racks = Counter((node.datacenter, node.rack) for node in local)
+        lacking = [rack for rack in want.racks if not racks[want.datacenter, rack]]
+        if not (lacking if want.racks else len(local) < want.factor):
+            return None
+        found = [
+            node
+            for name, node in self._targets.items()
+            if want.datacenter in (ANYWHERE, node.datacenter)
+            and (not want.racks or node.rack in lacking)
+            and name not in {one.id for one in there}
+        ]
+        if not found:
+            return None
+        node = min(found, key=lambda one: (racks[one.datacenter, one.rack], self._load(one), one.id))
+        assert node.shards >= 1, "who may get tablets has shards"
+        return min(((node.id, shard) for shard in range(node.shards)), key=lambda place: (self._held[place], place))
+
+    def _fewer(self, wants: tuple[DatacenterReplication, ...], there: list[tuple[Place, Node]]) -> Place | None:
+        known = {want.datacenter for want in wants}
+        extra = [one for one in there if not known.intersection((ANYWHERE, one[1].datacenter))]
+        for want in wants:
+            local = [one for one in there if want.datacenter in (ANYWHERE, one[1].datacenter)]
+            racks = Counter(node.rack for _, node in local)
+            if len(local) > want.factor:
+                many = [one for one in local if one[1].rack not in want.racks or racks[one[1].rack] > 1]
+                extra += many or local
+        if not extra:
+            return None
+        racks_of_all = Counter((node.datacenter, node.rack) for _, node in there)
+
+        def order(one: tuple[Place, Node]) -> tuple[bool, int, int, Place]:
+            place, node = one
+            goes = is_dead(node) or node.state == "leaving"
+            return goes, racks_of_all[node.datacenter, node.rack], self._load(node), place
+
+        return max(extra, key=order)[0]
+
+    def _load(self, node: Node) -> int:
+        """Tablets for a shard, in thousandths."""
+        return sum(self._held[node.id, shard] for shard in range(node.shards)) * 1_000 // node.shards
+
+
+def _wants(replication: Replication) -> tuple[DatacenterReplication, ...]:
+    return replication.datacenters or (DatacenterReplication(ANYWHERE, replication.factor),)
+
+
+def _fits(state: ClusterState, tablets: TabletMap, wants: tuple[DatacenterReplication, ...]) -> bool:
+    """Whether every tablet has what is wanted, its settled replicas counted."""
+    rows, nodes = tablets.columns(), [state.nodes[node] for node in tablets.nodes]
+
+    def are(chosen: list[bool], number: int) -> bool:
+        counts = np.bincount(rows.tablet[np.array(chosen, bool)[rows.node]], minlength=tablets.count)
+        return bool((counts == number).all())
+
+    return are([True] * len(nodes), sum(want.factor for want in wants)) and all(
+        are([want.datacenter in (ANYWHERE, node.datacenter) for node in nodes], want.factor)
+        and all(
+            are([(node.datacenter, node.rack) == (want.datacenter, rack) for node in nodes], 1) for rack in want.racks
+        )
+        for want in wants
+    )

@@ -1,0 +1,260 @@
+"""Distribution zones: how many partitions, on which nodes, how many replicas.
+
+A zone begins with all of its partitions stable on the nodes where they belong. What changes later (replicas,
+partitions, data nodes, filter) only says where they belong from now on; **TriggerRebalance** (``commands.rebalances``)
+puts them on their way. Partitions that come later belong nowhere until then; those above a smaller number are gone at
+once.
+
+The filter is JSONPath over the list of nodes. The rule checks that it is one (``zones.filter``), the author evaluates
+it and the command has the nodes: so no state depends on a library. Which nodes match is looked at again by an author
+when nodes come, go or change, and becomes **SetDataNodes**.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated, Final
+
+from ringlog.kernel.commands.rules import IDENTIFIER_RULE, NAME_RULE, broken_field
+from ringlog.kernel.outcome import Accepted, Decision, EntryContext, Rejected
+from ringlog.kernel.state import ClusterState, advance
+from ringlog.kernel.values import Command, is_identifier, is_name
+from ringlog.kernel.zones.change import new_partition, partitions_of, with_partitions, zone_named
+from ringlog.kernel.zones.distribution import default_quorum, quorum_bounds, targets
+from ringlog.kernel.zones.filter import broken_filter
+from ringlog.kernel.zones.model import (
+    EVERY_NODE,
+    MODES,
+    NEVER,
+    PARTITIONS_MAX,
+    REPLICAS_MAX,
+    STRONG,
+    Zone,
+    partition_key,
+)
+
+CODES: Final = {
+    "bad_filter": "The filter of a zone is no JSONPath, or none of the part that zones understand.",
+    "no_data_nodes": "The zone would have no data nodes: its filter matches nobody.",
+    "outdated_cause": "A change that is not older than this one was acted on already.",
+    "profile_missing": "A data node lacks a storage profile of its zone: it does not have that feature.",
+    "too_few_data_nodes": "The zone has fewer data nodes than replicas.",
+    "unknown_zone": "No such zone.",
+    "zone_exists": "A zone of this name exists.",
+}
+
+COPIES_MAX: Final = 100_000
+"""The most replicas of all partitions of a zone: one entry changes and publishes all of them."""
+DATA_NODES_MAX: Final = 10_000
+PROFILES_MAX: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class CreateZone(Command):
+    """A new zone, whose partitions are on their nodes at once."""
+
+    zone: Annotated[str, "Its name."]
+    nodes: Annotated[tuple[str, ...], "Ids of its data nodes: those that the filter matches."]
+    partitions: Annotated[int, "Number of partitions."] = 25
+    replicas: Annotated[int, "Replicas of each partition."] = 1
+    quorum: Annotated[int | None, "Voters that must be alive; null: 1, 2 from two replicas on, 3 from five on."] = None
+    filter: Annotated[str, "JSONPath over the list of nodes."] = EVERY_NODE
+    profiles: Annotated[tuple[str, ...], "Storage profiles: features that each data node has."] = ()
+    scale_up: Annotated[int, "Seconds until nodes that came become data nodes; 2147483647: never."] = 0
+    scale_down: Annotated[int, "Seconds until nodes that went are no data nodes; 2147483647: never."] = NEVER
+    mode: Annotated[str, "strong or high_availability."] = STRONG
+
+
+def decide_create_zone(state: ClusterState, command: CreateZone, context: EntryContext) -> Decision:
+    """Enough data nodes, each with the zone's profiles; the partitions are stable where they belong."""
+    if (broken := broken_field((is_identifier(command.zone), "zone", IDENTIFIER_RULE))) is not None:
+        return broken
+    quorum = default_quorum(command.replicas) if command.quorum is None else command.quorum
+    zone = Zone(
+        name=command.zone,
+        partitions=command.partitions,
+        replicas=command.replicas,
+        quorum=quorum,
+        filter=command.filter,
+        profiles=tuple(sorted(command.profiles)),
+        scale_up=command.scale_up,
+        scale_down=command.scale_down,
+        mode=command.mode,
+        nodes=tuple(sorted(command.nodes)),
+        cause=0,
+        changed=context.epoch,
+        moving=0,
+    )
+    if (refused := _broken_zone(zone)) is not None:
+        return refused
+    if zone.name in state.zones:
+        return Rejected("zone_exists", f"zone: {zone.name} exists")
+    if (refused := _unfit_nodes(state, zone) or _too_few(zone)) is not None:
+        return refused
+    numbers = range(zone.partitions)
+    steps = targets(state, zone, [None] * zone.partitions, numbers)
+    if any(step is None for step in steps):
+        return Rejected("too_few_data_nodes", "nodes: none of those that a partition belongs on is up")
+    made = [new_partition(zone, number, step, context) for number, step in zip(numbers, steps, strict=True)]
+    return with_partitions(state, context, zone, made)
+
+
+@dataclass(frozen=True, slots=True)
+class AlterZone(Command):
+    """Other values for a zone; what is null stays."""
+
+    zone: Annotated[str, "Name of the zone."]
+    partitions: Annotated[int | None, "Number of partitions."] = None
+    replicas: Annotated[int | None, "Replicas of each partition."] = None
+    quorum: Annotated[int | None, "Voters that must be alive; null: as it was, as far as the replicas allow."] = None
+    filter: Annotated[str | None, "JSONPath over the list of nodes; nodes are those that it matches."] = None
+    profiles: Annotated[tuple[str, ...] | None, "Storage profiles; nodes are those that have them."] = None
+    scale_up: Annotated[int | None, "Seconds until nodes that came become data nodes."] = None
+    scale_down: Annotated[int | None, "Seconds until nodes that went are no data nodes."] = None
+    mode: Annotated[str | None, "strong or high_availability."] = None
+    nodes: Annotated[tuple[str, ...] | None, "Ids of its data nodes; with another filter or other profiles."] = None
+
+
+_ALTERED: Final = ("partitions", "replicas", "quorum", "filter", "profiles", "scale_up", "scale_down", "mode")
+_MOVES: Final = ("partitions", "replicas", "quorum", "nodes")
+"""What the assignments follow from."""
+
+
+def decide_alter_zone(state: ClusterState, command: AlterZone, context: EntryContext) -> Decision:
+    """Another filter, or other profiles, come with the nodes that they match now."""
+    given = {name: getattr(command, name) for name in _ALTERED if getattr(command, name) is not None}
+    if not given:
+        return Rejected("bad_field", f"zone: nothing is to change; give one of {', '.join(_ALTERED)}")
+    before = zone_named(state, command.zone)
+    if isinstance(before, Rejected):
+        return before
+    if ("filter" in given or "profiles" in given) != (command.nodes is not None):
+        return Rejected("bad_field", "nodes: come with another filter or other profiles, and only with them")
+    if command.nodes is not None:
+        given["nodes"] = tuple(sorted(command.nodes))
+    if "profiles" in given:
+        given["profiles"] = tuple(sorted(given["profiles"]))
+    zone = replace(before, **given)
+    if command.quorum is None and 1 <= zone.replicas <= REPLICAS_MAX:
+        least, most = quorum_bounds(zone.replicas)
+        zone = replace(zone, quorum=min(max(zone.quorum, least), most))
+    if (refused := _broken_zone(zone)) is not None:
+        return refused
+    if command.nodes is not None and (refused := _unfit_nodes(state, zone)) is not None:
+        return refused
+    if (command.nodes is not None or command.replicas is not None) and (refused := _too_few(zone)) is not None:
+        return refused
+    if any(getattr(zone, name) != getattr(before, name) for name in _MOVES):
+        zone = replace(zone, changed=context.epoch)
+    if zone == before:
+        return Accepted(state)
+    new = [new_partition(zone, number, None, context) for number in range(before.partitions, zone.partitions)]
+    kept = list(partitions_of(state, before))[: zone.partitions] if zone.mode != before.mode else []
+    gone = [partition_key(zone.name, number) for number in range(zone.partitions, before.partitions)]
+    return with_partitions(state, context, zone, [*kept, *new], gone)
+
+
+@dataclass(frozen=True, slots=True)
+class DropZone(Command):
+    """A zone is gone, and all of its partitions."""
+
+    zone: Annotated[str, "Name of the zone."]
+
+
+def decide_drop_zone(state: ClusterState, command: DropZone, context: EntryContext) -> Decision:
+    """Whatever its partitions are doing."""
+    zone = zone_named(state, command.zone)
+    if isinstance(zone, Rejected):
+        return zone
+    left = state.zone_partitions.mutate()
+    for number in range(zone.partitions):
+        del left[partition_key(zone.name, number)]
+    zones = state.zones.delete(zone.name)
+    return Accepted(advance(state, context.epoch, zones=zones, zone_partitions=left.finish()))
+
+
+@dataclass(frozen=True, slots=True)
+class SetDataNodes(Command):
+    """These are the data nodes of a zone from now on."""
+
+    zone: Annotated[str, "Name of the zone."]
+    nodes: Annotated[tuple[str, ...], "Ids of its data nodes; none: no partition moves."]
+    cause: Annotated[int, "The epoch of the change that they follow from."]
+
+
+def decide_set_data_nodes(state: ClusterState, command: SetDataNodes, context: EntryContext) -> Decision:
+    """What follows from an older change than the present nodes do is outdated. The same nodes change nothing."""
+    if not 1 <= command.cause <= state.epoch:
+        return Rejected("bad_field", f"cause: must be an epoch from 1 to {state.epoch}")
+    before = zone_named(state, command.zone)
+    if isinstance(before, Rejected):
+        return before
+    if command.cause < before.cause:
+        return Rejected("outdated_cause", f"cause: the data nodes follow from epoch {before.cause}")
+    zone = replace(before, nodes=tuple(sorted(command.nodes)), cause=command.cause)
+    if zone.nodes and (refused := _unfit_nodes(state, zone)) is not None:
+        return refused
+    if zone == before:
+        return Accepted(state)
+    changed = before.changed if zone.nodes == before.nodes else context.epoch
+    zones = state.zones.set(zone.name, replace(zone, changed=changed))
+    return Accepted(advance(state, context.epoch, zones=zones))
+
+
+# --------------------------------------------------------------------------------------------------------- rules
+
+
+def _broken_zone(zone: Zone) -> Rejected | None:
+    """The rules of the values themselves."""
+    broken = broken_field(
+        (1 <= zone.partitions <= PARTITIONS_MAX, "partitions", f"must be between 1 and {PARTITIONS_MAX:,}"),
+        (1 <= zone.replicas <= REPLICAS_MAX, "replicas", f"must be between 1 and {REPLICAS_MAX}"),
+    )
+    if broken is not None:
+        return broken
+    least, most = quorum_bounds(zone.replicas)
+    broken = broken_field(
+        (least <= zone.quorum <= most, "quorum", f"of {zone.replicas} replicas must be between {least} and {most}"),
+        (0 <= zone.scale_up <= NEVER, "scale_up", f"must be between 0 and {NEVER} seconds"),
+        (0 <= zone.scale_down <= NEVER, "scale_down", f"must be between 0 and {NEVER} seconds"),
+        (zone.mode in MODES, "mode", f"must be {' or '.join(MODES)}"),
+        (len(zone.profiles) <= PROFILES_MAX, "profiles", f"must be at most {PROFILES_MAX}"),
+        (all(map(is_name, zone.profiles)), "profiles", f"each {NAME_RULE}"),
+        (len(set(zone.profiles)) == len(zone.profiles), "profiles", "must name each profile once"),
+        (len(zone.nodes) <= DATA_NODES_MAX, "nodes", f"must be at most {DATA_NODES_MAX:,}"),
+        (len(set(zone.nodes)) == len(zone.nodes), "nodes", "must name each node once"),
+    )
+    if broken is not None:
+        return broken
+    if why := broken_filter(zone.filter):
+        return Rejected("bad_filter", f"filter: {why}")
+    copies = zone.partitions * zone.replicas
+    if copies > COPIES_MAX:
+        return Rejected(
+            "too_large", f"partitions: with {zone.replicas} replicas are {copies:,}, at most {COPIES_MAX:,}"
+        )
+    return None
+
+
+def _unfit_nodes(state: ClusterState, zone: Zone) -> Rejected | None:
+    """Why the zone's nodes cannot be its data nodes."""
+    if len(zone.nodes) > DATA_NODES_MAX or len(set(zone.nodes)) < len(zone.nodes):
+        return Rejected("bad_field", f"nodes: must name at most {DATA_NODES_MAX:,} nodes, each once")
+    for name in zone.nodes:
+        node = state.nodes.get(name)
+        if node is None:
+            return Rejected("unknown_node", f"nodes: {name} is not registered")
+        if node.state == "left":
+            return Rejected("wrong_node_state", f"nodes: {node.name} has left")
+        if lacks := sorted(set(zone.profiles).difference(node.features)):
+            return Rejected("profile_missing", f"nodes: {node.name} has no profile {lacks[0]}")
+    return None
+
+
+def _too_few(zone: Zone) -> Rejected | None:
+    if not zone.nodes:
+        return Rejected("no_data_nodes", f"filter: {zone.filter} matches no node")
+    if len(zone.nodes) < zone.replicas:
+        why = f"{zone.replicas} replicas, and {len(zone.nodes)} data nodes"
+        return Rejected("too_few_data_nodes", f"replicas: {why}")
+    return None

@@ -1,0 +1,90 @@
+"""What is said of a part of the state: who sees which of its fields, and under which key.
+
+A part that is a map of records is declared where its field of ``ClusterState`` is, with ``part``; parts of which more
+must be said (ranges of their own, items that are made of several parts) stand in ``kernel.parts``. The class of a
+change record, its ``.avsc``, the bound of ``kernel.counts`` and what caches show follow from the declaration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from typing import Any, Final
+
+from immutables import Map
+
+WHOLE: Final = ""
+"""In place of a field: the part as a whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartPieces:
+    """What of an item grows with the number of ranges or tablets, range by range.
+
+    ``name``: the part of a cache that has them; ``field``: where an item has them; empty if it is nothing else;
+    ``key``: what tells one from the others; ``show``: what is shown of one.
+    """
+
+    name: str
+    field: str
+    key: Callable[[Any], str]
+    show: Callable[[Any], Any] = lambda piece: piece
+
+    def of(self, item: Any) -> Iterable[Any]:
+        """The pieces of an item, by their ends."""
+        found: Iterable[Any] = getattr(item, self.field) if self.field else item
+        return [piece for _, piece in sorted(found.items())] if isinstance(found, Map) else found
+
+
+@dataclass(frozen=True, slots=True)
+class StatePart:
+    """A part of the state.
+
+    ``item``: the class of its items, each of which has a key. ``topic``: the change topic that tells of it, if one
+    does; ``key``: what its keys there are, in words, behind ``prefix``. ``hidden``, ``untold``: field to why it is not
+    shown. ``most``: how many there may be of what is never taken out, and what they are. ``items``: the items of a
+    state by key, in the order in which they are published, where they are no map of the state; they follow from the
+    parts ``uses``.
+    """
+
+    name: str
+    item: type[Any]
+    topic: str = ""
+    prefix: str = ""
+    key: str = ""
+    hidden: Mapping[str, str] = field(default_factory=dict)
+    untold: Mapping[str, str] = field(default_factory=dict)
+    most: tuple[int, str] | None = None
+    items: Callable[[Any], Mapping[str, Any]] | None = None
+    uses: tuple[str, ...] = ()
+    pieces: tuple[PartPieces, ...] = ()
+
+    def of(self, state: Any) -> Mapping[str, Any]:
+        """The items of a state by key."""
+        if self.items is not None:
+            return self.items(state)
+        return {str(key): item for key, item in sorted(getattr(state, self.name).items())}
+
+    def is_same(self, before: Any, after: Any) -> bool:
+        """True if nothing was replaced from which the items follow."""
+        return all(getattr(before, name) is getattr(after, name) for name in self.uses or (self.name,))
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The fields of an item that are not hidden; none if it is a plain value."""
+        names = (one.name for one in fields(self.item)) if is_dataclass(self.item) else ()
+        return tuple(name for name in names if name not in self.hidden)
+
+
+_DECLARED: Final = "part"
+
+
+def part(item: type[Any], topic: str = "", **said: Any) -> dict[str, StatePart]:
+    """The metadata of a field of the state that is a map of ``item`` by key; ``said``: fields of ``StatePart``."""
+    return {_DECLARED: StatePart("", item, topic, **said)}
+
+
+def declared(state: type[Any]) -> tuple[StatePart, ...]:
+    """The parts that are declared with the fields of a state's class, in their order."""
+    found = ((one.name, one.metadata.get(_DECLARED)) for one in fields(state))
+    return tuple(replace(said, name=name) for name, said in found if said is not None)

@@ -1,0 +1,74 @@
+"""Requests to the cluster as a whole: check and repair of the CDC streams, as it was asked for and as it ended.
+
+The stages of Scylla's global topology requests, in one log: a request is a record from the entry that asks for it on,
+and keeps who asked, when, and what came of it. It needs no queue: one generation at a time is between its request and
+its publication, and all requests of that time wait for that one.
+
+::
+
+    asked ─► nothing_to_do                      the streams are those that the ring needs
+         └─► in_progress ─► done                the generation that it waits for is published
+                         └► dropped             that generation went before: no token was left, its operation was
+                                                cancelled, or it was withdrawn
+
+Records that ended are remembered like operations that did (``operations_kept_max``); how many may wait is
+bounded with the part.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from immutables import Map
+
+from ringlog.kernel.outcome import EntryContext
+from ringlog.kernel.settings import setting
+from ringlog.kernel.state import ClusterState, GlobalRequest, advance, in_order
+from ringlog.kernel.values import GenerationId
+
+CHECK_AND_REPAIR: Final = "check_and_repair"
+IN_PROGRESS: Final = "in_progress"
+NOTHING_TO_DO: Final = "nothing_to_do"
+DONE: Final = "done"
+DROPPED: Final = "dropped"
+OUTCOMES: Final = (IN_PROGRESS, NOTHING_TO_DO, DONE, DROPPED)
+"""All but the first are ends."""
+
+
+def asked(state: ClusterState, requester: str, generation: GenerationId | None, context: EntryContext) -> ClusterState:
+    """The state with a new request, which waits for ``generation``; None: there is nothing to do.
+
+    Nothing is recorded of one without requester: an entry of version 1 kept no record.
+    """
+    if not requester:
+        return state
+    epoch, name = context.epoch, f"repair-{context.epoch}"
+    assert name not in state.requests, "an epoch asks once"
+    new = GlobalRequest(name, CHECK_AND_REPAIR, requester, epoch, context.time, generation, IN_PROGRESS)
+    if generation is None:
+        new = _ended(new, NOTHING_TO_DO, context)
+    return advance(state, context.epoch, requests=_bounded(state, state.requests.set(name, new)))
+
+
+def ended(state: ClusterState, generation: GenerationId, outcome: str, context: EntryContext) -> ClusterState:
+    """The state after what the requests in progress wait for, ``generation``, came to this end."""
+    assert outcome in (DONE, DROPPED), outcome
+    requests = state.requests
+    for name, found in in_order(requests):
+        if found.outcome == IN_PROGRESS and found.generation == generation:
+            requests = requests.set(name, _ended(found, outcome, context))
+    return advance(state, context.epoch, requests=_bounded(state, requests))
+
+
+def _ended(request: GlobalRequest, outcome: str, context: EntryContext) -> GlobalRequest:
+    assert request.ended is None, "a request ends once"
+    return replace(request, outcome=outcome, ended=context.epoch, ended_at=context.time)
+
+
+def _bounded(state: ClusterState, requests: Map[str, GlobalRequest]) -> Map[str, GlobalRequest]:
+    """Without the oldest ended ones above ``operations_kept_max``."""
+    over = sorted((found.epoch, name) for name, found in requests.items() if found.ended is not None)
+    for _, name in over[: max(0, len(over) - setting(state, "operations_kept_max"))]:
+        requests = requests.delete(name)
+    return requests

@@ -1,0 +1,118 @@
+"""Zones: their partitions are there, a plan has something before it, a cancel is of what is pending."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import pairwise
+
+from ringlog.kernel.invariants.shape import Details, invariant, news
+from ringlog.kernel.state import ClusterState
+from ringlog.kernel.zones.distribution import quorum_bounds
+from ringlog.kernel.zones.model import MODES, PARTITIONS_MAX, REPLICAS_MAX, ZonePartition, ZoneStep, partition_key
+from ringlog.kernel.zones.queue import STEPS_MAX, is_same
+from ringlog.kernel.zones.rebalance import CHAIN_MAX
+
+_KEYS = ("stable", "pending", "planned", "reduce", "append")
+
+
+@invariant("a zone has its partitions, by their numbers, and counts those that move", "zones", "zone_partitions")
+def zone_parts(state: ClusterState, known: ClusterState) -> Details:  # noqa: ARG001
+    """The two parts against each other."""
+    counted: Counter[str] = Counter()
+    moving: Counter[str] = Counter()
+    for key, partition in sorted(state.zone_partitions.items()):
+        zone = state.zones.get(partition.zone)
+        if key != partition_key(partition.zone, partition.number):
+            yield f"{key} says that it is {partition.zone}/{partition.number}"
+        elif zone is None or not 0 <= partition.number < zone.partitions:
+            yield f"{key} is of no zone"
+        counted[partition.zone] += 1
+        moving[partition.zone] += bool(partition.pending)
+    for name, zone in sorted(state.zones.items()):
+        if (counted[name], moving[name]) != (zone.partitions, zone.moving) or zone.name != name:
+            found = f"{counted[name]} partitions, {moving[name]} move"
+            yield f"{name} has {found}: it says {zone.partitions} and {zone.moving}"
+
+
+@invariant("a zone has sane values, and data nodes of the directory", "zones")
+def zone_values(state: ClusterState, known: ClusterState) -> Details:
+    """Bounds, and ids of nodes."""
+    for name, zone in news(state.zones, known.zones):
+        if not (1 <= zone.partitions <= PARTITIONS_MAX and 1 <= zone.replicas <= REPLICAS_MAX):
+            yield f"{name}: {zone.partitions} partitions, {zone.replicas} replicas"
+            continue
+        least, most = quorum_bounds(zone.replicas)
+        if not least <= zone.quorum <= most or zone.mode not in MODES:
+            yield f"{name}: a quorum of {zone.quorum} of {zone.replicas}, mode {zone.mode}"
+        if not (0 <= zone.cause <= state.epoch and 1 <= zone.changed <= state.epoch):
+            yield f"{name} changed at {zone.changed}, for what was at {zone.cause}"
+        if list(zone.nodes) != sorted(set(zone.nodes)) or any(node not in state.nodes for node in zone.nodes):
+            yield f"{name}: its data nodes are not nodes, each once"
+
+
+@invariant("a configuration has a voter; its nodes are registered, each once", "zone_partitions")
+def zone_steps(state: ClusterState, known: ClusterState) -> Details:
+    """Each configuration that a partition names."""
+    for key, partition in news(state.zone_partitions, known.zone_partitions):
+        for step in _steps(partition):
+            nodes = (*step.peers, *step.learners)
+            sound = len(set(nodes)) == len(nodes) and list(step.peers) == sorted(step.peers)
+            sound = sound and len(nodes) <= REPLICAS_MAX
+            if not step.peers or not sound or any(node not in state.nodes for node in nodes):
+                yield f"{key}: {step.peers} with learners {step.learners}"
+        if len(partition.pending) > STEPS_MAX or len(partition.chain) > CHAIN_MAX:
+            yield f"{key} has {len(partition.pending)} steps before it, {len(partition.chain)} links behind it"
+
+
+def _steps(partition: ZonePartition) -> Iterator[ZoneStep]:
+    alone = (partition.stable, partition.reached, partition.planned)
+    yield from (step for step in (*alone, *partition.pending) if step is not None)
+    if partition.cancel is not None:
+        yield from (partition.cancel.old, partition.cancel.new)
+
+
+@invariant("nothing is planned, and nothing cancelled, where nothing is pending", "zone_partitions")
+def zone_plans(state: ClusterState, known: ClusterState) -> Details:
+    """No plan is an orphan; a cancel is of the step that is pending, from what was reached."""
+    for key, partition in news(state.zone_partitions, known.zone_partitions):
+        if partition.planned is not None and not partition.pending:
+            yield f"{key}: a plan with nothing before it"
+        cancel = partition.cancel
+        if cancel is not None and (
+            not partition.pending
+            or cancel.revision != partition.revisions.pending
+            or not is_same(cancel.new, partition.pending[0])
+            or not is_same(cancel.old, partition.reached)
+        ):
+            yield f"{key}: the cancel of {cancel.revision}, pending is {partition.revisions.pending}"
+
+
+@invariant(
+    "no step changes the role of a node while another votes; no stable configuration is forced", "zone_partitions"
+)
+def zone_roles(state: ClusterState, known: ClusterState) -> Details:
+    """Each step against the one before it. Stable configurations have no marks of a reset."""
+    for key, partition in news(state.zone_partitions, known.zone_partitions):
+        for one in (partition.stable, partition.reached):
+            if one is not None and (one.forced or one.from_reset):
+                yield f"{key}: stable is marked as being reset"
+        queue = partition.pending
+        for have, to in pairwise((*(() if partition.reached is None else (partition.reached,)), *queue)):
+            changed = set(have.peers) & set(to.learners) | set(have.learners) & set(to.peers)
+            if changed and set(to.peers) - changed and not (have.forced or to.forced or to.from_reset):
+                yield f"{key}: {sorted(changed)} change their roles at once"
+
+
+@invariant("no key of a partition has changed, and no change was acted on, after the state's epoch", "zone_partitions")
+def zone_revisions(state: ClusterState, known: ClusterState) -> Details:
+    """Revisions, and what is written has one."""
+    for key, partition in news(state.zone_partitions, known.zone_partitions):
+        of = partition.revisions
+        if any(getattr(of, name) > state.epoch for name in _KEYS) or partition.change > state.epoch:
+            yield f"{key} at epoch {state.epoch}: {of}, change {partition.change}"
+        if any(getattr(partition, name) and not getattr(of, name) for name in _KEYS):
+            yield f"{key}: a key that nobody has written"
+
+
+INVARIANTS = (zone_parts, zone_values, zone_steps, zone_plans, zone_roles, zone_revisions)

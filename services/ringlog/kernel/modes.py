@@ -1,0 +1,77 @@
+"""How the cluster is run: features, pauses, roles, the metadata service, recoveries, as the state has them.
+
+Frozen dataclasses, of which the next state shares all but what changed. What holds of them in every state is declared,
+and checked, by ``kernel.invariants``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from ringlog.kernel.values import Epoch, Micros, NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """A feature that is enabled: what every member can do."""
+
+    name: Annotated[str, "Its name."]
+    enabled: Annotated[Epoch, "Since which epoch every member supports it; for good."]
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Operators hold up changes of ``scope`` since epoch ``since``; ``of``: a keyspace or table, empty: everywhere."""
+
+    scope: str
+    of: str
+    reason: str
+    since: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """Who acts in a role, since which epoch."""
+
+    role: str
+    instance: str
+    term: int
+    since: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceMember:
+    """A node that is in a group of the metadata service."""
+
+    node: Annotated[NodeId, "Id of the node."]
+    stage: Annotated[str, "joining or leaving: in the write group; member: in the write group and the read group."]
+    since: Annotated[Epoch, "The epoch at which the stage began."]
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceGoal:
+    """What operators want of the metadata service.
+
+    ``size``: how many members, unless ``automatic``: then the number follows from that of the nodes. ``by_hand``: the
+    members were named one by one, so none is exchanged for a better spread. ``excluded``: ids of nodes that are to be
+    no members, sorted.
+    """
+
+    size: int = 0
+    automatic: bool = False
+    by_hand: bool = False
+    excluded: tuple[NodeId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """A time in which operators overrode the rules of the log; it is remembered for ever."""
+
+    entered: Annotated[Epoch, "The epoch that began it."]
+    at: Annotated[Micros, "The state time then."]
+    operator: Annotated[str, "The operator who began it."]
+    reason: Annotated[str, "Why."]
+    forced: Annotated[tuple[Epoch, ...], "The epochs with which parts of the state were replaced, the last 100."]
+    left: Annotated[Epoch | None, "The epoch that ended it; null: it goes on."]
+    left_by: Annotated[str, "The operator who ended it; empty: it goes on."]

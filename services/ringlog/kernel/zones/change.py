@@ -1,0 +1,60 @@
+"""How a zone and its partitions become parts of the next state: the one place that keeps count of what moves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from ringlog.kernel.outcome import Accepted, EntryContext, Rejected
+from ringlog.kernel.state import ClusterState, advance
+from ringlog.kernel.zones.model import HIGH_AVAILABILITY, Zone, ZoneLink, ZonePartition, ZoneStep, partition_key
+
+
+def zone_named(state: ClusterState, name: str) -> Zone | Rejected:
+    """The zone of that name."""
+    return state.zones.get(name) or Rejected("unknown_zone", f"zone: there is no zone {name}")
+
+
+def partitions_of(state: ClusterState, zone: Zone) -> Iterator[ZonePartition]:
+    """The partitions of a zone, by number."""
+    return (state.zone_partitions[partition_key(zone.name, number)] for number in range(zone.partitions))
+
+
+def new_partition(zone: Zone, number: int, stable: ZoneStep | None, context: EntryContext) -> ZonePartition:
+    """A partition that begins on ``stable``; None: nobody has it yet."""
+    fresh = ZonePartition(zone.name, number, stable, stable)
+    if stable is None:
+        return fresh
+    return with_chain(replace(fresh, revisions=replace(fresh.revisions, stable=context.epoch)), zone, context)
+
+
+def with_chain(partition: ZonePartition, zone: Zone, context: EntryContext) -> ZonePartition:
+    """The partition with a chain exactly if its zone is highly available."""
+    wanted = zone.mode == HIGH_AVAILABILITY and partition.stable is not None
+    if wanted == bool(partition.chain):
+        return partition
+    nodes = () if partition.stable is None else partition.stable.nodes
+    return replace(partition, chain=(ZoneLink(nodes, context.epoch),) if wanted else ())
+
+
+def with_partitions(
+    state: ClusterState,
+    context: EntryContext,
+    zone: Zone,
+    changed: Iterable[ZonePartition],
+    removed: Iterable[str] = (),
+) -> Accepted:
+    """The state with this zone and these partitions of it; without those under the keys ``removed``."""
+    moving, items = zone.moving, {}
+    for one in changed:
+        key = partition_key(one.zone, one.number)
+        before = state.zone_partitions.get(key)
+        moving += bool(one.pending) - (before is not None and bool(before.pending))
+        items[key] = with_chain(one, zone, context)
+    after = state.zone_partitions.update(items)
+    for key in removed:
+        moving -= bool(after[key].pending)
+        after = after.delete(key)
+    assert 0 <= moving <= zone.partitions, "at most each partition moves"
+    zones = state.zones.set(zone.name, replace(zone, moving=moving))
+    return Accepted(advance(state, context.epoch, zones=zones, zone_partitions=after))

@@ -1,0 +1,177 @@
+"""Which nodes have a partition: rendezvous hashing, by capacity and over racks.
+
+Each node has a score for each partition, and those with the best scores have it. A score is a function of zone,
+partition, name and capacity of the node, of nobody else: a node that comes takes what it scores best for, from all
+others alike, and nothing moves between these; a node that goes gives what it had to all others. With N nodes of one
+capacity and one rack, one more takes 1/(N+1) of the replicas.
+
+**Capacity**: a hash ``u`` between 0 and 1 makes ``-log(u) / capacity``, smallest first, so a node of twice the
+capacity is twice as often first (weighted rendezvous hashing, Mosharaf Chowdhury's name for Thaler and Ravishankar's
+HRW). Compared are the logarithms of that. They are integers, made of tables by integer arithmetic: every machine has
+the same.
+
+**Racks**: of the nodes with the best scores the next one is always of a rack that has the fewest replicas so far.
+
+Of the chosen ones the first ``2 x quorum - 1`` vote, the others learn.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, Final
+
+import numpy as np
+
+from ringlog.kernel.state import ClusterState, Node
+from ringlog.kernel.zones.model import HIGH_AVAILABILITY, Zone, ZoneStep
+from ringlog.kernel.zones.queue import step_of
+
+Numbers = np.ndarray[Any, np.dtype[np.uint64]]
+
+_HASH_BITS: Final = 52
+_ROW_BITS: Final = 10
+_FRACTION_BITS: Final = 32
+_POWERS: Final = np.array([1 << bit for bit in range(64)], np.uint64)
+_GOLDEN: Final = 0x9E3779B97F4A7C15
+NAMES_KEPT_MAX: Final = 16_384
+
+
+def consensus_size(zone: Zone) -> int:
+    """How many replicas of a partition vote."""
+    return min(2 * zone.quorum - 1, zone.replicas)
+
+
+def quorum_bounds(replicas: int) -> tuple[int, int]:
+    """The least and the greatest quorum of this number of replicas."""
+    least = min(replicas, 2)
+    return least, max(least, (replicas + 1) // 2)
+
+
+def default_quorum(replicas: int) -> int:
+    """The quorum where none is asked for."""
+    return min(replicas, 2) if replicas <= 4 else 3
+
+
+def data_nodes(state: ClusterState, zone: Zone) -> list[Node]:
+    """The data nodes that have not left, by name."""
+    found = [state.nodes[node] for node in zone.nodes]
+    return sorted((node for node in found if node.state != "left"), key=lambda node: node.name)
+
+
+def is_alive(state: ClusterState, node: str) -> bool:
+    """True unless a node was declared down, or has left: the only liveness that the log knows."""
+    return not state.nodes[node].down and state.nodes[node].state != "left"
+
+
+# ------------------------------------------------------------------------------------------------------- targets
+
+
+def targets(
+    state: ClusterState, zone: Zone, stable: Sequence[ZoneStep | None], numbers: Sequence[int]
+) -> list[ZoneStep | None]:
+    """Where partitions ``numbers``, which have ``stable``, belong; None: there is no node to have it.
+
+    Under high availability a node that is down does not come newly; one that has the partition keeps it.
+    """
+    chosen = ranked(zone, data_nodes(state, zone), numbers)
+    if zone.mode == HIGH_AVAILABILITY:
+        kept = [frozenset(() if have is None else have.nodes) for have in stable]
+        chosen = [
+            [node for node in order if is_alive(state, node) or node in have]
+            for order, have in zip(chosen, kept, strict=True)
+        ]
+    return [split(zone, order) for order in chosen]
+
+
+def split(zone: Zone, order: Sequence[str]) -> ZoneStep | None:
+    """The first ones vote; None if there is nobody."""
+    size = consensus_size(zone)
+    return step_of(set(order[:size]), set(order[size:])) if order else None
+
+
+def ranked(zone: Zone, nodes: Sequence[Node], numbers: Sequence[int]) -> list[list[str]]:
+    """For each partition the ids of those who are to have it, the best first."""
+    if not nodes or not numbers:
+        return [[] for _ in numbers]
+    order = np.argsort(scores(zone.name, nodes, numbers), axis=1, kind="stable").tolist()
+    ids = [node.id for node in nodes]
+    racks = [(node.datacenter, node.rack) for node in nodes]
+    if len(set(racks)) in (1, len(racks)):
+        return [[ids[place] for place in row[: zone.replicas]] for row in order]
+    return [[ids[place] for place in _spread(row, racks, zone.replicas)] for row in order]
+
+
+def _spread(order: list[int], racks: Sequence[tuple[str, str]], replicas: int) -> list[int]:
+    """The first places, each in a rack that has the fewest of them so far."""
+    left, used = list(order), dict.fromkeys(racks, 0)
+    chosen: list[int] = []
+    while left and len(chosen) < replicas:
+        fewest = min(used[racks[place]] for place in left)
+        best = next(place for place in left if used[racks[place]] == fewest)
+        left.remove(best)
+        used[racks[best]] += 1
+        chosen.append(best)
+    return chosen
+
+
+# -------------------------------------------------------------------------------------------------------- scores
+
+
+def scores(zone: str, nodes: Sequence[Node], numbers: Sequence[int]) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """A row for each partition, a column for each node; smaller is better."""
+    seeds = np.array([_seed(node.name) for node in nodes], np.uint64)
+    places = np.array([(_seed(zone) + number * _GOLDEN) % 2**64 for number in numbers], np.uint64)
+    hashed = _mixed(_mixed(places)[:, None] ^ seeds[None, :]) >> np.uint64(64 - _HASH_BITS)
+    waits = (_HASH_BITS << _FRACTION_BITS) - _log2(hashed + np.uint64(1)) + 1
+    weights = np.array([_log2_of(node.capacity) for node in nodes], np.int64)
+    found: np.ndarray[Any, np.dtype[np.int64]] = _log2(waits.astype(np.uint64)) - weights[None, :]
+    return found
+
+
+@lru_cache(NAMES_KEPT_MAX)
+def _seed(name: str) -> int:
+    return int.from_bytes(hashlib.sha256(name.encode("utf-8", "surrogatepass")).digest()[:8], "big")
+
+
+def _mixed(value: Numbers) -> Numbers:
+    """The finalizer of SplitMix64: each bit of the argument changes half of the bits."""
+    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return value ^ (value >> np.uint64(31))
+
+
+def _log2(value: Numbers) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """The binary logarithm of numbers from 1 to 2^53, with 32 bits behind the point, rising with them."""
+    exponent = np.searchsorted(_POWERS, value, side="right") - 1
+    mantissa = (value << (np.uint64(_HASH_BITS) - exponent.astype(np.uint64))).astype(np.int64)
+    row = (mantissa >> (_HASH_BITS - _ROW_BITS)) & ((1 << _ROW_BITS) - 1)
+    rest = (mantissa >> (_HASH_BITS - _ROW_BITS - 20)) & ((1 << 20) - 1)
+    table = _table()
+    low = table[row]
+    found: np.ndarray[Any, np.dtype[np.int64]] = (
+        (exponent << _FRACTION_BITS) + low + (((table[row + 1] - low) * rest) >> 20)
+    )
+    return found
+
+
+@lru_cache(NAMES_KEPT_MAX)
+def _log2_of(value: int) -> int:
+    """The same of one number of any size."""
+    beyond = max(0, value.bit_length() - _HASH_BITS)
+    return int(_log2(np.array([value >> beyond], np.uint64))[0]) + (beyond << _FRACTION_BITS)
+
+
+@lru_cache(1)
+def _table() -> np.ndarray[Any, np.dtype[np.int64]]:
+    """log2(1 + row / 1024), by squaring: each time that the square reaches 2 the next binary digit is 1."""
+    found = []
+    for row in range(1 << _ROW_BITS):
+        value, digits = ((1 << _ROW_BITS) + row) << (62 - _ROW_BITS), 0
+        for _ in range(_FRACTION_BITS):
+            value = value * value >> 62
+            digits = 2 * digits + (value >> 63)
+            value >>= value >> 63
+        found.append(digits)
+    return np.array([*found, 1 << _FRACTION_BITS], np.int64)

@@ -1,0 +1,165 @@
+"""Which texts are filters of zones: a part of JSONPath (RFC 9535) with a grammar that never changes.
+
+    filter     = "$" *(child / descendant / bracket)
+    child      = "." (name / "*")
+    descendant = ".." (name / "*" / bracket)
+    bracket    = "[" ("*" / string / integer / "?" or) "]"
+    or         = and *("||" and)
+    and        = basic *("&&" basic)
+    basic      = ["!"] "(" or ")" / ["!"] ("@" / "$") path / term operator term
+    term       = ("@" / "$") path / string / number / "true" / "false" / "null"
+    path       = *("." name / "[" (string / integer) "]")
+
+The state has the text, and the fold only checks it: what a library of a later release reads otherwise changes no state.
+Who authors a command evaluates it (``protocol.data_nodes``) and puts the nodes into the command.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+LENGTH_MAX: Final = 2_000
+DEPTH_MAX: Final = 32
+"""Parentheses within each other."""
+
+_TOKEN: Final = re.compile(
+    r"""[ \t\n\r]*(?:
+    (?P<string>'(?:[^'\\\x00-\x1f]|\\['\\/bfnrt])*'|"(?:[^"\\\x00-\x1f]|\\["\\/bfnrt])*")
+    |(?P<number>-?(?:0|[1-9][0-9]{0,14})(?:\.[0-9]{1,15})?(?![0-9A-Za-z_.]))
+    |(?P<name>[A-Za-z_][A-Za-z0-9_]*)
+    |(?P<mark>\.\.|==|!=|<=|>=|&&|\|\||[$@.*?()\[\]!<>])
+    |(?P<end>$)
+    )""",
+    re.VERBOSE,
+)
+_COMPARISONS: Final = ("==", "!=", "<=", ">=", "<", ">")
+_WORDS: Final = ("true", "false", "null")
+
+
+class _Wrong(Exception):
+    """The text is no filter; the message says why."""
+
+
+def broken_filter(text: str) -> str:
+    """Why a text is no filter, in words; empty if it is one. Never raises."""
+    if not 1 <= len(text) <= LENGTH_MAX:
+        return f"must have 1 to {LENGTH_MAX:,} characters"
+    try:
+        _Filter(text).read()
+    except _Wrong as wrong:
+        return str(wrong)
+    return ""
+
+
+class _Filter:
+    """A reader of one text, by recursive descent."""
+
+    def __init__(self, text: str) -> None:
+        self.tokens: list[tuple[str, str, int]] = []
+        at = 0
+        while not self.tokens or self.tokens[-1][0] != "end":
+            match = _TOKEN.match(text, at)
+            if match is None:
+                raise _Wrong(f"character {at + 1} cannot stand there")
+            kind = match.lastgroup or ""
+            self.tokens.append((kind, match[kind], match.start(kind) + 1))
+            at = match.end()
+        if text != text.strip():
+            raise _Wrong("must have no spaces around it")
+        self.at = 0
+
+    def read(self) -> None:
+        """The whole text. Raises _Wrong."""
+        self.need("$")
+        while self.tokens[self.at][0] != "end":
+            if self.take(".."):
+                if not self.bracket():
+                    self.name(star=True)
+            elif self.take("."):
+                self.name(star=True)
+            elif not self.bracket():
+                raise self.wrong("., .. or [")
+
+    def bracket(self) -> bool:
+        """``[...]``, if there is one."""
+        if not self.take("["):
+            return False
+        if self.take("?"):
+            self.either(0)
+        elif not self.take("*"):
+            self.key()
+        self.need("]")
+        return True
+
+    def either(self, depth: int) -> None:
+        """Conditions, joined."""
+        if depth > DEPTH_MAX:
+            raise _Wrong(f"must have at most {DEPTH_MAX} parentheses within each other")
+        self.basic(depth)
+        while self.take("&&") or self.take("||"):
+            self.basic(depth)
+
+    def basic(self, depth: int) -> None:
+        """One condition."""
+        negated = self.take("!")
+        if self.take("("):
+            self.either(depth + 1)
+            self.need(")")
+            return
+        is_path = self.term()
+        if negated and not is_path:
+            raise self.wrong("a path behind !")
+        compared = not negated and any(self.take(one) for one in _COMPARISONS)
+        if compared:
+            self.term()
+        elif not is_path:
+            raise self.wrong("a comparison")
+
+    def term(self) -> bool:
+        """A path (true) or a literal."""
+        kind, text, _ = self.tokens[self.at]
+        if self.take("@") or self.take("$"):
+            while True:
+                if self.take("."):
+                    self.name(star=False)
+                elif self.take("["):
+                    self.key()
+                    self.need("]")
+                else:
+                    return True
+        if kind in ("string", "number") or (kind == "name" and text in _WORDS):
+            self.at += 1
+            return False
+        raise self.wrong("@, $ or a value")
+
+    def name(self, *, star: bool) -> None:
+        """The name of a member, or ``*``."""
+        if self.tokens[self.at][0] == "name":
+            self.at += 1
+        elif not (star and self.take("*")):
+            raise self.wrong("a name")
+
+    def key(self) -> None:
+        """A member in quotes, or a place in a list."""
+        kind, text, _ = self.tokens[self.at]
+        if kind != "string" and (kind != "number" or "." in text or text == "-0"):
+            raise self.wrong("a name in quotes or a whole number")
+        self.at += 1
+
+    def take(self, mark: str) -> bool:
+        """True, and past it, if this mark is next."""
+        kind, text, _ = self.tokens[self.at]
+        found = kind == "mark" and text == mark
+        self.at += found
+        return found
+
+    def need(self, mark: str) -> None:
+        """This mark is next. Raises _Wrong."""
+        if not self.take(mark):
+            raise self.wrong(mark)
+
+    def wrong(self, expected: str) -> _Wrong:
+        """What is wrong at this place."""
+        _, text, at = self.tokens[self.at]
+        return _Wrong(f"at character {at}: expected {expected}, found {text or 'the end'}")

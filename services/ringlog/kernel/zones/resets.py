@@ -1,0 +1,100 @@
+"""Partitions that have lost their majority: which may be reset, and to whom.
+
+===================  ===================  =========  ==================================================================
+voters alive         nodes alive          mode       result
+===================  ===================  =========  ==================================================================
+the quorum or more   any                  any        refused: the group can go on
+fewer                none                 automatic  refused: nothing empty is invented
+fewer                none                 manual     an empty group on nodes that it belongs on: what it had is lost
+fewer                some                 automatic  those who have data; if all nodes of something newer that is
+                                                     pending are alive, refused: that leads on
+fewer                some                 manual     those who have data, and nodes that it belongs on, up to the
+                                                     number of replicas
+===================  ===================  =========  ==================================================================
+
+The first phase is one survivor: the one with the longest log, of equal ones the one whose name comes first. Of more
+than ``REPLICAS_MAX`` nodes with data those with the longest logs go on: no configuration is larger.
+
+Source: Apache Ignite 3, disaster recovery of partitions ("reset", two phases).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from ringlog.kernel.outcome import Rejected
+from ringlog.kernel.state import ClusterState
+from ringlog.kernel.values import Epoch
+from ringlog.kernel.zones.distribution import data_nodes, is_alive, ranked, split
+from ringlog.kernel.zones.model import REPLICAS_MAX, Zone, ZonePartition, ZoneStep
+from ringlog.kernel.zones.queue import step_of
+from ringlog.kernel.zones.rebalance import reset_to
+
+MANUAL: Final = "manual"
+AUTOMATIC: Final = "automatic"
+RESET_MODES: Final = (MANUAL, AUTOMATIC)
+
+
+def has_quorum(state: ClusterState, zone: Zone, partition: ZonePartition) -> bool:
+    """True if enough voters of the configuration that a partition's group has are alive: in the midst of a queue, of
+    the step that it has come to.
+    """
+    peers = () if partition.reached is None else partition.reached.peers
+    return sum(is_alive(state, node) for node in peers) >= min(zone.quorum, len(peers)) > 0
+
+
+def members(partition: ZonePartition) -> tuple[str, ...]:
+    """All nodes that may have data of a partition: of what is stable, what was reached, and each pending step."""
+    steps = (partition.stable, partition.reached, *partition.pending)
+    return tuple(sorted({node for step in steps if step is not None for node in step.nodes}))
+
+
+def reset(
+    state: ClusterState,
+    zone: Zone,
+    partition: ZonePartition,
+    logs: Mapping[str, int],
+    mode: str,
+    cause: Epoch,
+    epoch: Epoch,
+) -> ZonePartition | Rejected:
+    """The partition after a reset. ``logs``: node that has data to the length of its log."""
+    if has_quorum(state, zone, partition):
+        return Rejected("partition_healthy", "a quorum of its voters is alive")
+    alive = [node for node in (partition.reached.nodes if partition.reached else ()) if is_alive(state, node)]
+    pending = partition.pending
+    if mode == AUTOMATIC:
+        if not alive:
+            return Rejected("nothing_survives", "none of its nodes is alive: only a manual reset gives up its data")
+        ahead = [is_alive(state, node) for step in pending for node in step.nodes]
+        if partition.revisions.pending > cause and ahead and all(ahead):
+            return Rejected("partition_healthy", "what is pending is newer, and its nodes are alive")
+    living = [node for node in logs if is_alive(state, node)]
+    with_data = sorted(living, key=lambda node: (-logs[node], _name(state, node)))[:REPLICAS_MAX]
+    belongs = ranked(zone, [node for node in data_nodes(state, zone) if not node.down], [partition.number])[0]
+    order = with_data
+    if mode == MANUAL:
+        more = [node for node in belongs if node not in with_data]
+        order = [*with_data, *more[: max(0, zone.replicas - len(with_data))]]
+    if not order:
+        return Rejected("nothing_survives", "no node that could have it is alive, or has its data")
+    then = split(zone, order)
+    assert then is not None, "somebody has it"
+    survivor = order[0] if with_data else min(order, key=lambda node: _name(state, node))
+    queue = _living(state, pending) if mode == AUTOMATIC else ()
+    return reset_to(partition, survivor, then, queue, cause, epoch)
+
+
+def _living(state: ClusterState, pending: tuple[ZoneStep, ...]) -> tuple[ZoneStep, ...]:
+    """The steps, of each the nodes that are alive; those without voters are left out."""
+    steps = [
+        step_of({n for n in s.peers if is_alive(state, n)}, {n for n in s.learners if is_alive(state, n)})
+        for s in pending
+        if not s.forced
+    ]
+    return tuple(step for step in steps if step.peers)[-1:]
+
+
+def _name(state: ClusterState, node: str) -> str:
+    return state.nodes[node].name

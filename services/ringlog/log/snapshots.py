@@ -1,0 +1,188 @@
+"""Snapshots: a state as records of a topic, and back; and whom a reader believes.
+
+A snapshot is the state behind the entry of a ``TakeSnapshot``: the canonical bytes of its parts, one after the other,
+cut into *chunks*, and a *head* with all digests, which comes last. The digest of a state is made of those of its parts
+(``kernel.encoding``), so it follows from the bytes before anything is decoded, and the decoder takes no bytes but
+those that the encoder gives: what comes back has the digest that the head says, byte for byte.
+
+Who stored it may be wrong. So another reader, which has folded the log by itself, says afterwards what digest it has at
+that epoch (a *confirmation*). A reader begins with a snapshot only if
+
+- one confirmation of another role says the same, and none says something else;
+- every chunk is there, and bytes and digests fit one another;
+- it is of this very log: the same topic id, and the entry that made its state stands right before its position.
+
+Anything else is refused with a code, and an older one, or the log's beginning, serves. No snapshot is needed for
+anything but time.
+
+Source: DESIGN, snapshots; CEP-21.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Final
+
+from ringlog.kernel.commands.snapshots import STORED_MAX
+from ringlog.kernel.decoding import StateUndecodable, decode_parts
+from ringlog.kernel.encoding import combined_digest, digests_of, encoded_parts, sha256_of
+from ringlog.kernel.outcome import Entry
+from ringlog.kernel.state import ClusterState
+from ringlog.kernel.values import Micros
+from ringlog.log.errors import (
+    SnapshotDisputed,
+    SnapshotForged,
+    SnapshotIncomplete,
+    SnapshotOfAnotherLog,
+    SnapshotUnconfirmed,
+)
+from ringlog.log.folding import Start
+from ringlog.log.port import LogRecord
+from ringlog.wire.entries import decode_entry
+from ringlog.wire.records import SnapshotChunk, SnapshotConfirmation, SnapshotPart, SnapshotRecord, StoredSnapshot
+
+CHUNK_BYTES: Final = 1 << 20
+"""Half of what the topic takes in one record."""
+
+
+def cut(
+    start: Start, topic_id: str, by: str, at: Micros, snapshot_id: str, chunk_bytes: int = CHUNK_BYTES
+) -> tuple[StoredSnapshot, tuple[SnapshotChunk, ...]]:
+    """The head and the chunks of a state and its position; the head still lacks where the chunks begin."""
+    state = start.state
+    parts = encoded_parts(state)
+    digests = digests_of(parts)
+    body = b"".join(parts.values())
+    pieces = [body[begin : begin + chunk_bytes] for begin in range(0, len(body), chunk_bytes)]
+    head = StoredSnapshot(
+        snapshot_id,
+        state.cluster_id,
+        topic_id,
+        state.epoch,
+        state.state_id,
+        start.position,
+        combined_digest(digests),
+        tuple(SnapshotPart(name, len(data), digests[name]) for name, data in parts.items()),
+        tuple(map(sha256_of, pieces)),
+        -1,
+        by,
+        at,
+    )
+    return head, tuple(SnapshotChunk(snapshot_id, number, data) for number, data in enumerate(pieces))
+
+
+def restored(head: StoredSnapshot, chunks: Iterable[SnapshotChunk]) -> ClusterState:
+    """The state of a head and its chunks, in whatever order. Raises SnapshotIncomplete, SnapshotForged."""
+    parts = _parts(head, _joined(head, chunks))
+    if combined_digest(digests_of(parts)) != head.digest:
+        raise SnapshotForged(f"{named(head)}: its parts have another digest than the state")
+    try:
+        state = decode_parts(parts)
+    except StateUndecodable as error:
+        raise SnapshotForged(f"{named(head)}: {error}") from error
+    if (state.cluster_id, state.epoch, state.state_id) != (head.cluster_id, head.epoch, head.state_id):
+        raise SnapshotForged(f"{named(head)}: holds epoch {state.epoch}, state {state.state_id}")
+    return state
+
+
+def _joined(head: StoredSnapshot, chunks: Iterable[SnapshotChunk]) -> bytes:
+    found: dict[int, bytes] = {}
+    for chunk in chunks:
+        if chunk.id == head.id and 0 <= chunk.number < len(head.chunks):
+            if sha256_of(chunk.data) != head.chunks[chunk.number]:
+                raise SnapshotForged(f"{named(head)}: chunk {chunk.number} is not the one that was stored")
+            found[chunk.number] = chunk.data
+    for number in range(len(head.chunks)):
+        if number not in found:
+            raise SnapshotIncomplete(f"{named(head)}: chunk {number} of {len(head.chunks)} is missing")
+    return b"".join(found[number] for number in range(len(head.chunks)))
+
+
+def _parts(head: StoredSnapshot, body: bytes) -> dict[str, bytes]:
+    parts: dict[str, bytes] = {}
+    at = 0
+    for part in head.parts:
+        if part.name in parts or part.size < 0:
+            raise SnapshotForged(f"{named(head)}: part {part.name} cannot be")
+        parts[part.name] = body[at : at + part.size]
+        at += part.size
+        if sha256_of(parts[part.name]) != part.digest:
+            raise SnapshotForged(f"{named(head)}: part {part.name} has another digest")
+    if at != len(body):
+        raise SnapshotForged(f"{named(head)}: its parts have {at} bytes, and {len(body)} were stored")
+    return parts
+
+
+def confirmed(head: StoredSnapshot, confirmations: Iterable[SnapshotConfirmation]) -> None:
+    """Raises SnapshotUnconfirmed or SnapshotDisputed unless another role has the same state, and none another one."""
+    said = [one for one in confirmations if (one.topic_id, one.epoch) == (head.topic_id, head.epoch)]
+    for one in said:
+        if _what(one) != _what(head):
+            raise SnapshotDisputed(
+                f"{named(head)}: {head.by} has digest {head.digest}, {one.by} has {one.digest}",
+                "a defect, or memory that failed: report it; `ringlog log verify` says which of them is right",
+            )
+    if all(one.by == head.by for one in said):
+        raise SnapshotUnconfirmed(f"{named(head)}: only {head.by} says so")
+
+
+def _what(said: StoredSnapshot | SnapshotConfirmation) -> tuple[str, str, int, str]:
+    return said.cluster_id, said.state_id, said.position, said.digest
+
+
+def fits(head: StoredSnapshot, topic_id: str, before: LogRecord | None) -> None:
+    """``before``: the record of the log right before the position. Raises SnapshotOfAnotherLog."""
+    if head.topic_id != topic_id:
+        raise SnapshotOfAnotherLog(f"{named(head)} is of the topic {head.topic_id}, the log is {topic_id}")
+    entry = None if before is None else decode_entry(before.data)
+    if not isinstance(entry, Entry) or entry.state_id != head.state_id:
+        raise SnapshotOfAnotherLog(f"{named(head)}: offset {head.position - 1} of the log holds another entry")
+
+
+def key_of(record: SnapshotRecord) -> str:
+    """The key of a record in its topic."""
+    match record:
+        case StoredSnapshot():
+            return f"{record.epoch}/head"
+        case SnapshotConfirmation():
+            return f"{record.epoch}/{record.by}"
+        case SnapshotChunk():
+            return f"{record.id}/{record.number}"
+
+
+def dropped(records: Sequence[SnapshotRecord], begins: Collection[int] = ()) -> list[str]:
+    """Keys of all that the topic need not keep: the newest ``STORED_MAX`` that are confirmed stay, and as many others.
+
+    ``records``: all that it holds. ``begins``: offsets where the log begins, now or soon. The snapshots of the entries
+    there stay, too: who must not begin later than some epoch that the log still has, such as the publisher, needs them.
+    Chunks without a head are of a snapshot that was given up, or is being written: they go when a later one is stored.
+    """
+    heads = {record.epoch: record for record in records if isinstance(record, StoredSnapshot)}
+    said = [record for record in records if isinstance(record, SnapshotConfirmation)]
+    kept: dict[bool, list[StoredSnapshot]] = {True: [], False: []}
+    for head in sorted(heads.values(), key=lambda one: -one.epoch):
+        kept[is_confirmed(head, said)].append(head)
+    stay = [head for group in kept.values() for head in group[:STORED_MAX]]
+    stay += [head for head in kept[True][STORED_MAX:] if head.position - 1 in begins]
+    epochs, ids = {head.epoch for head in stay}, {head.id for head in stay}
+    return sorted(
+        {
+            key_of(record)
+            for record in records
+            if (record.id not in ids if isinstance(record, SnapshotChunk) else record.epoch not in epochs)
+        }
+    )
+
+
+def is_confirmed(head: StoredSnapshot, confirmations: Iterable[SnapshotConfirmation]) -> bool:
+    """True if readers may believe it."""
+    try:
+        confirmed(head, confirmations)
+    except (SnapshotUnconfirmed, SnapshotDisputed):
+        return False
+    return True
+
+
+def named(head: StoredSnapshot) -> str:
+    """What a message calls it."""
+    return f"the snapshot of epoch {head.epoch}"

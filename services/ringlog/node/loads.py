@@ -1,0 +1,91 @@
+"""Measures and publishes a node's reports of its tablets' load: performs ``ringlog.node.protocol.loads`` on Kafka.
+
+What a tablet holds is what the node has of its tokens: bytes of encoded writes of rows, and of registers. How often it
+is read and written is what the node served (``served``).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from itertools import chain
+from typing import Any
+
+from ringlog.kernel.state import ClusterState
+from ringlog.kernel.tablets.groups import map_of
+from ringlog.kernel.values import Token
+from ringlog.log.errors import LogError
+from ringlog.log.producer import AckedProducer
+from ringlog.log.topics import LOAD, topic_name
+from ringlog.node.cells import CellMap
+from ringlog.node.holder import Holder
+from ringlog.node.patience import Stopped
+from ringlog.node.protocol.loads import AwaitLoads, MeasureTablets, PublishLoad
+from ringlog.protocol.load_reports import Amounts
+from ringlog.runtime.logs import get_logger
+from ringlog.wire.records import NodeLoad, encode_node_load
+
+LOADS_S = 1.0
+"""How often it is looked whether a report of load is due."""
+
+log = get_logger("ringlog.node")
+
+
+class Loads:
+    """Measures and publishes reports of ``holder``'s node, for the one thread that performs the steps.
+
+    ``cells``: the registers that the node has. Raises Stopped where that thread waits once ``stopping`` is set.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        cluster: str,
+        holder: Holder,
+        cells: Callable[[], CellMap],
+        stopping: threading.Event,
+    ) -> None:
+        self._topic = topic_name(cluster, LOAD.suffix)
+        self._bootstrap = bootstrap
+        self._holder = holder
+        self._cells = cells
+        self._stopping = stopping
+        self._producer: AckedProducer | None = None
+        self.handlers: dict[type, Callable[[Any], Any]] = {
+            AwaitLoads: lambda _: self._wait(),
+            MeasureTablets: self._measure,
+            PublishLoad: lambda effect: self._publish(effect.load),
+        }
+
+    def _wait(self) -> None:
+        if self._stopping.wait(LOADS_S):
+            raise Stopped
+
+    def _measure(self, effect: MeasureTablets) -> Amounts:
+        rows, cells = self._holder.sizes, self._cells().sizes
+        return {table: sizes_of(effect.state, table, chain(rows(table), cells(table))) for table in effect.own}
+
+    def _publish(self, load: NodeLoad) -> None:
+        """What the broker refuses is said, and tried again with the next report."""
+        if self._producer is None:
+            self._producer = AckedProducer(self._bootstrap, f"ringlog-load-{load.node[:8]}")
+        try:
+            self._producer.send(self._topic, encode_node_load(load), key=load.node.encode(), partition=0)
+        except LogError as error:
+            log.warning("load_not_reported", why=error.message)
+
+    def close(self) -> None:
+        """Let go of the connections."""
+        if self._producer is not None:
+            self._producer.close()
+
+
+def sizes_of(state: ClusterState, table: str, held: Iterable[tuple[Token, int]]) -> dict[int, int]:
+    """Bytes of each tablet of a table of whose tokens the node holds some. ``held``: token, bytes."""
+    tablets = map_of(state, state.tables[table])
+    assert tablets is not None, "a table that is reported is in tablets"
+    found: dict[int, int] = {}
+    for token, size in held:
+        number = tablets.index_of(token)
+        found[number] = found.get(number, 0) + size
+    return found

@@ -1,0 +1,151 @@
+"""A member of the metadata service keeps a copy of the log: the thread that does, and what waits for it.
+
+While the node is in a group of the service, everything that the log has goes to its file (``ringlog.node.log_copy``),
+and no epoch is acknowledged before it is there: so the acknowledgement that makes a node a member says that it has the
+log, and no other gate is needed. The thread reads the log by itself, since the bytes count, and folds them by itself,
+so what it holds does not rest on the fold that serves.
+
+It goes on where its file ends. Where the log begins later by now, it begins anew with a snapshot, as every reader
+does, unless that is another history: then the file is all that is left of the first one, and stays. A file that is
+damaged is set aside as evidence. Who is no member any more keeps what he had, and adds nothing.
+
+Source: CEP-21, members of the metadata service; decision 81.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from ringlog.kernel.history import contradicts
+from ringlog.kernel.state import ClusterState
+from ringlog.kernel.values import Epoch, OperationId
+from ringlog.log.beginning import Beginning
+from ringlog.log.errors import CopyDamaged, LogTruncated, LogUnavailable, TopicMissing, WaitTimedOut
+from ringlog.log.port import MetadataLog
+from ringlog.log.replica import LogReplica
+from ringlog.node.errors import NodeFailed
+from ringlog.node.identity import EPOCH_MAX
+from ringlog.node.log_copy import CopyFile, HeldLog, reopened
+from ringlog.node.protocol.acks import RegisterSide
+from ringlog.runtime.logs import get_logger
+
+POLL_S: Final = 0.2
+LOOK_S: Final = 1.0
+EVIDENCE: Final = ".damaged"
+
+log = get_logger("ringlog.node")
+
+
+class MemberCopy:
+    """The copy of node ``node`` in a file. ``acknowledged``: the epoch that the node acknowledged so far.
+
+    ``news`` is set when there may be more to acknowledge. ``run`` is for a thread of its own; the rest for any.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        node: str,
+        replica: LogReplica,
+        beginning: Beginning,
+        acknowledged: Epoch,
+        news: threading.Event,
+        stopping: threading.Event,
+    ) -> None:
+        self._path = path
+        self._node = node
+        self._replica = replica
+        self._beginning = beginning
+        self._held = acknowledged
+        self._news = news
+        self._stopping = stopping
+
+    def acknowledgeable(self, state: ClusterState) -> Epoch:
+        """The newest epoch that a node may acknowledge under this state as far as its copy goes."""
+        return self._held if self._is_member(state) else EPOCH_MAX
+
+    def run(self) -> None:
+        """Keep the copy while the node is a member, until it stops. Raises NodeFailed, LogError."""
+        while not self._stopping.is_set():
+            with contextlib.suppress(WaitTimedOut):
+                self._replica.wait_for(self._is_member, LOOK_S, "the node to be a member")
+                with contextlib.suppress(LogUnavailable, TopicMissing):
+                    self._follow()
+            self._stopping.wait(POLL_S if self._is_member(self._replica.state) else 0)
+
+    def _is_member(self, state: ClusterState) -> bool:
+        return self._node in state.service
+
+    def _follow(self) -> None:
+        """Keep it until the node is no member, or the log begins behind it. Raises LogUnavailable, and as ``run``."""
+        try:
+            with contextlib.closing(opened(self._path, self._replica.log, self._beginning)) as copy:
+                self._fill(copy)
+        except OSError as error:
+            raise NodeFailed(f"{self._path}: {error.strerror}: the node's copy of the log cannot be kept") from error
+
+    def _fill(self, copy: CopyFile) -> None:
+        with contextlib.closing(self._replica.log.tail(copy.held.next)) as tail:
+            while not self._stopping.is_set() and self._is_member(self._replica.state):
+                try:
+                    epoch = copy.take(tail.poll(POLL_S))
+                except LogTruncated:
+                    return  # what is there now is looked at anew
+                if epoch > self._held:
+                    self._held = epoch
+                    self._news.set()
+
+
+class CopiedSide:
+    """The registers of a member; acknowledgements wait for its copy of the log, too. ``state``: what it serves."""
+
+    def __init__(self, registers: RegisterSide, copy: MemberCopy, state: Callable[[], ClusterState]) -> None:
+        self._registers = registers
+        self._copy = copy
+        self._state = state
+
+    def acknowledgeable(self) -> Epoch:
+        """See ``RegisterSide``."""
+        return min(self._registers.acknowledgeable(), self._copy.acknowledgeable(self._state()))
+
+    def received(self, operation: OperationId) -> bool:
+        """See ``RegisterSide``."""
+        return self._registers.received(operation)
+
+
+def opened(path: Path, metadata: MetadataLog, beginning: Beginning) -> CopyFile:
+    """The copy with which to go on in this log.
+
+    Raises LogTruncated where it is of another history, LogUnavailable, OSError.
+    """
+    identity, begin, end = metadata.identity(), metadata.begin_offset(), metadata.end_offset()
+    kept = _sound(path)
+    if kept is not None and begin <= kept.held.next < end:
+        kept.held.topic_id = identity
+        return kept
+    if kept is not None:
+        kept.close()
+    start = beginning.start(metadata, identity, lambda _: ())
+    if kept is not None and kept.held.last is not None:
+        before, now = kept.held.at.state, start.state
+        if now.epoch < before.epoch or contradicts(now, before.epoch, before.state_id):
+            raise LogTruncated(
+                f"{metadata.name} does not have epoch {before.epoch}, which {path} holds",
+                "the log lost entries: `ringlog recover` can rebuild it from that file",
+            )
+    return CopyFile(path, HeldLog(identity, start), ())
+
+
+def _sound(path: Path) -> CopyFile | None:
+    """The file that is there; one that is damaged is set aside."""
+    try:
+        return reopened(path)
+    except CopyDamaged as damaged:
+        aside = path.with_suffix(EVIDENCE)
+        path.replace(aside)
+        log.error("copy_damaged", kept=str(aside), why=damaged.message)
+        return None

@@ -1,0 +1,113 @@
+"""Acknowledgements of a node: the epoch that rows and registers both serve under, on the disk first, then published.
+
+When one is due, ``ringlog.node.due`` says. One is under way at a time: what was not taken is made anew, with what is
+newest by then.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from ringlog.kernel.history import state_id_at
+from ringlog.kernel.settings import setting
+from ringlog.kernel.values import Epoch, Micros, OperationId, StreamReport
+from ringlog.node.due import Due, Words
+from ringlog.node.holder import Holder
+from ringlog.node.protocol.groups import GroupReplicas, Member
+from ringlog.node.tries import Tries, news_of
+from ringlog.protocol.effects import At, Now, Steps, WallClock
+from ringlog.wire.records import FailedTries, NodeAck
+
+
+class RegisterSide(Protocol):
+    """What the registers of the node have come to."""
+
+    def acknowledgeable(self) -> Epoch:
+        """The newest epoch that the node may acknowledge as far as its registers go."""
+
+    def received(self, operation: OperationId) -> bool:
+        """True if everything that was to be streamed for the operation is here."""
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """Wait until there may be something to acknowledge."""
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Have on the disk that this epoch is acknowledged; a lower one than is there changes nothing."""
+
+    cluster_id: str
+    epoch: Epoch
+    state_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class PublishAcknowledgement:
+    """Publish the acknowledgement. Outcome: whether the broker has it for certain; the driver waits before a False that
+    would come again at once.
+    """
+
+    ack: NodeAck
+
+
+@dataclass(frozen=True, slots=True)
+class AcknowledgementDraft:
+    """What is to be acknowledged; ``words``: what of it somebody acts on."""
+
+    keep: Keep
+    reports: tuple[StreamReport, ...]
+    tries: tuple[FailedTries, ...]
+    rows: int
+    words: Words
+
+
+def acknowledge(
+    holder: Holder, registers: RegisterSide, tries: Tries, incarnation: str, replicas: GroupReplicas
+) -> Steps[None]:
+    """Acknowledge what is due, for ever, as this incarnation of the node."""
+    due, member = Due(holder.node), Member(holder.node, replicas)
+    while True:
+        yield News()
+        while holder.caught_up:
+            now = yield Now()
+            draft = _drafted(holder, registers, tries, member, due, now)
+            if draft is None:
+                break
+            keep = draft.keep
+            yield keep
+            at = yield WallClock()
+            ack = NodeAck(
+                keep.cluster_id,
+                holder.node,
+                incarnation,
+                keep.epoch,
+                keep.epoch,
+                draft.reports,
+                draft.rows,
+                at,
+                draft.tries,
+                keep.state_id,
+            )
+            yield At("acknowledging")
+            if (yield PublishAcknowledgement(ack)):
+                due.sent(keep.epoch, draft.words, now)
+
+
+def _drafted(
+    holder: Holder, registers: RegisterSide, tries: Tries, member: Member, due: Due, now: Micros
+) -> AcknowledgementDraft | None:
+    """What to acknowledge, None if nothing is due."""
+    with holder.lock:
+        state = holder.state
+        epoch = min(state.epoch, registers.acknowledgeable())
+        reports = tuple(holder.reports[name] for name in sorted(holder.reports) if registers.received(name))
+        reports += member.words(state, epoch)
+        failed = tries.told()
+        words = (tuple(report.operation for report in reports), news_of(failed, setting(state, "stream_tries_max")))
+        if not due.is_due(state, epoch, words, now):
+            return None
+        keep = Keep(state.cluster_id, epoch, state_id_at(state, epoch))
+        return AcknowledgementDraft(keep, reports, failed, len(holder.store), words)

@@ -1,0 +1,1 @@
+"""The schema in CQL: read (``reading``) and written (``writing``)."""

@@ -1,0 +1,467 @@
+"""CQL statements to commands: each statement is another spelling of the JSON that operators may type.
+
+The grammar (``grammar.lark``) says what can be written. Here a statement becomes the JSON of its command; which fields
+there are, their defaults and the rules of their values are those of the commands (``operator.author_json``), and what
+applies is decided by the log. Two things are said here only: where in the text a statement begins, and why a statement
+or an option that CQL has cannot be expressed (``REASONS``).
+
+Several statements become one ``SchemaBatch``: all or nothing.
+
+Source: the grammar of Cassandra 5 and ScyllaDB 6 for CREATE, ALTER and DROP; ScyllaDB's options ``cdc`` and
+``tablets``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from ringlog.kernel.commands.schema_batch import STATEMENTS_MAX
+from ringlog.operator.author_json import typed
+from ringlog.operator.errors import Refused
+from ringlog.operator.intents import Intent
+
+if TYPE_CHECKING:  # it is loaded by those who read CQL
+    from lark import Lark, Token
+
+Json = dict[str, Any]
+Tree = Any
+"""A tree of the grammar: ``data`` its rule, ``children``, ``meta`` its place."""
+
+TEXT_MAX: Final = 4_000_000
+"""Characters of a text, so that a hostile one costs little."""
+
+REASONS: Final[dict[str, str]] = {
+    "BATCH": "rows are written by mutations, see docs/guide/developers.md",
+    "CUSTOM": "an index is of a column and has no class here",
+    "DELETE": "rows are written by mutations, see docs/guide/developers.md",
+    "DESC": "rows lie in ascending order here",
+    "GRANT": "rights are those of the broker, see ringlog cluster grant",
+    "INSERT": "rows are written by mutations, see docs/guide/developers.md",
+    "OR": "a function is dropped before it is made anew",
+    "ROLE": "rights are those of the broker, see ringlog cluster grant",
+    "SELECT": "rows are read from the nodes, see ringlog data",
+    "TRIGGER": "there are no triggers here",
+    "TRUNCATE": "a table is emptied by dropping it and making it anew",
+    "UPDATE": "rows are written by mutations, see docs/guide/developers.md",
+    "USER": "rights are those of the broker, see ringlog cluster grant",
+    "USING": "an index is of a column and has no class here",
+}
+"""Words of CQL that stand where nothing here can stand, and why."""
+
+_SIGNS: Final = {"$END": "the end", "NAME": "a name", "QUOTED": "a name", "TEXT": "text in '…'", "NUMBER": "a number"}
+_CLASSES: Final = ("SimpleStrategy", "NetworkTopologyStrategy", "EverywhereStrategy")
+_ALIASES: Final = {"min_tablet_count": "min_count", "max_tablet_count": "max_count"}
+
+
+class DdlError(Refused):
+    """A text that is no CQL (``bad_ddl``), or that says what cannot be expressed here (``ddl_unsupported``).
+
+    ``line`` and ``column`` begin with 1.
+    """
+
+    def __init__(self, code: str, text: str, line: int, column: int) -> None:
+        super().__init__(code, f"line {line}, column {column}: {text}")
+        self.line = line
+        self.column = column
+
+
+@dataclass(frozen=True, slots=True)
+class DdlStatement:
+    """A statement as the JSON of its command, and where it begins. ``if_needed``: it has IF EXISTS or IF NOT EXISTS."""
+
+    json: Json
+    if_needed: bool
+    line: int
+    column: int
+
+
+def read_ddl(text: str, keyspace: str = "") -> tuple[DdlStatement, ...]:
+    """The statements of a text; names without a keyspace are of ``keyspace``, or of that which USE names.
+
+    Raises DdlError.
+    """
+    if len(text) > TEXT_MAX:
+        raise DdlError("bad_ddl", f"the text has {len(text):,} characters, at most {TEXT_MAX:,} are read", 1, 1)
+    found, reader = [], _Reader(keyspace, text)
+    for tree in _parsed(text).children:
+        if tree.data == "use":
+            reader.keyspace = _name(tree.children[0])
+            continue
+        if_needed = bool(_parts(tree, "unless_there", "if_there"))
+        found.append(DdlStatement(reader.json_of(tree), if_needed, tree.meta.line, tree.meta.column))
+    if not found:
+        raise DdlError("bad_ddl", "there is no statement", 1, 1)
+    return tuple(found)
+
+
+def batch_json(statements: Sequence[DdlStatement]) -> Json:
+    """The JSON of one command that does all of it: the statement's own, or a ``SchemaBatch``. Raises DdlError."""
+    if len(statements) == 1 and not statements[0].if_needed:
+        return statements[0].json
+    if len(statements) > STATEMENTS_MAX:
+        first = statements[STATEMENTS_MAX]
+        text = f"a batch has at most {STATEMENTS_MAX} statements, here are {len(statements)}: use --each, or two texts"
+        raise DdlError("bad_ddl", text, first.line, first.column)
+    marked = [one.json | ({"if_needed": True} if one.if_needed else {}) for one in statements]
+    return {"command": "SchemaBatch", "statements": marked}
+
+
+def ddl(text: str, keyspace: str = "") -> Intent:
+    """The command that a text of CQL is, resolved on the newest state as other wishes are. Raises DdlError."""
+    return typed(batch_json(read_ddl(text, keyspace)))
+
+
+def located(statements: Sequence[DdlStatement], detail: str) -> str:
+    """What is said of a statement of a batch by its number, with the place of the statement instead."""
+    match = re.match(r"statements(?:\[(\d+)\]|, (\d+) of \d+): ", detail)
+    if match is None:
+        one = statements[0]
+        return f"line {one.line}, column {one.column}: {detail}" if len(statements) == 1 else detail
+    one = statements[int(match[1]) if match[1] is not None else int(match[2]) - 1]
+    return f"line {one.line}, column {one.column}: {detail[match.end() :]}"
+
+
+# -------------------------------------------------------------------------------------------------------- grammar
+
+
+@cache
+def _parser() -> Lark:
+    from lark import Lark
+
+    grammar = Path(__file__).with_name("grammar.lark").read_text("utf-8")
+    return Lark(grammar, parser="lalr", propagate_positions=True, maybe_placeholders=False)
+
+
+def _parsed(text: str) -> Tree:
+    from lark.exceptions import UnexpectedInput
+
+    try:
+        return _parser().parse(text)
+    except UnexpectedInput as error:
+        token: Token | None = getattr(error, "token", None)
+        expected = getattr(error, "accepts", None) or getattr(error, "expected", None) or getattr(error, "allowed", ())
+        raise _unexpected(text, token, set(expected or ()), error.line, error.column) from None
+
+
+def _unexpected(text: str, token: Token | None, expected: set[str], line: int, column: int) -> DdlError:
+    found = str(token) if token is not None else ""
+    if token is not None and token.type == "$END":
+        lines = text.rstrip().split("\n")
+        return DdlError("bad_ddl", f"the text ends, expected {_words(expected)}", len(lines), len(lines[-1]) + 1)
+    if (reason := REASONS.get(found.upper())) is not None and "NAME" not in expected:
+        return DdlError("ddl_unsupported", f"{found}: {reason}", line, column)
+    if not found:
+        found = text.split("\n")[line - 1][column - 1 : column]
+    return DdlError("bad_ddl", f"{found[:40]!r} is not expected, but {_words(expected)}", line, column)
+
+
+def _words(expected: set[str]) -> str:
+    """Names of terminals as one types them."""
+    words = set()
+    for name in expected - {"UUID"}:
+        pattern = next((one.pattern for one in _parser().terminals if one.name == name), None)
+        plain = pattern is not None and pattern.type == "str"
+        words.add(_SIGNS.get(name) or (pattern.value.upper() if plain and pattern else name.strip("_")))
+    return " or ".join(sorted(words))
+
+
+# ----------------------------------------------------------------------------------------------------- statements
+
+
+def _parts(tree: Tree, *rules: str) -> list[Tree]:
+    return [child for child in tree.children if getattr(child, "data", None) in rules]
+
+
+def _name(tree: Tree) -> str:
+    """A name; in quotes as it stands, else in small letters."""
+    text = str(tree.children[0])
+    return text[1:-1].replace('""', '"') if text.startswith('"') else text.lower()
+
+
+def _value(tree: Tree) -> Any:
+    """A literal as JSON has it."""
+    match tree.data:
+        case "map":
+            return {str(_value(pair.children[0])): _value(pair.children[1]) for pair in tree.children}
+        case "list":
+            return [_value(child) for child in tree.children]
+        case "text":
+            return str(tree.children[0])[1:-1].replace("''", "'")
+        case "number":
+            return int(tree.children[0])
+        case "uuid":
+            return str(tree.children[0]).lower()
+        case flag:
+            return flag == "true"
+
+
+def _plain(value: Any) -> Any:
+    """A number or a truth value that stands in quotes, as CQL allows."""
+    if isinstance(value, str):
+        return int(value) if re.fullmatch("[0-9]{1,18}", value) else {"true": True, "false": False}.get(value, value)
+    return value
+
+
+def _error(tree: Tree, text: str, code: str = "ddl_unsupported") -> DdlError:
+    return DdlError(code, text, tree.meta.line, tree.meta.column)
+
+
+class _Reader:
+    """Statements to JSON. ``keyspace``: of names that have none; ``text``: that of all statements."""
+
+    def __init__(self, keyspace: str, text: str) -> None:
+        self.keyspace = keyspace
+        self.text = text
+
+    def json_of(self, tree: Tree) -> Json:
+        """The JSON of a statement's command. Raises DdlError."""
+        match tree.data:
+            case "create_keyspace":
+                return self._keyspace("CreateKeyspace", tree)
+            case "alter_keyspace":
+                return self._keyspace("AlterKeyspace", tree)
+            case "drop_keyspace":
+                return {"command": "DropKeyspace", "name": _name(_parts(tree, "name")[0])}
+            case "create_type":
+                return {"command": "CreateType", **self._place(tree), "fields": self._fields(tree)}
+            case "alter_type":
+                return {"command": "AlterType", **self._place(tree), "fields": self._fields(tree)}
+            case "drop_type":
+                return {"command": "DropType", **self._place(tree)}
+            case "create_table":
+                found = {"command": "CreateTable", **self._place(tree), "columns": self._columns(tree)}
+                return found | _key(tree) | _table_options(tree, frozenset({"cdc", "id", "tablets"}))
+            case "add_columns":
+                return {"command": "AlterTable", **self._place(tree), "add_columns": self._added(tree)}
+            case "drop_columns":
+                dropped = [_name(name) for name in _parts(tree, "name")]
+                return {"command": "AlterTable", **self._place(tree), "drop_columns": dropped}
+            case "rename_columns":
+                names = [_name(name) for name in _parts(tree, "name")]
+                renamed = [{"from": name, "to": to} for name, to in zip(names[::2], names[1::2], strict=True)]
+                return {"command": "AlterTable", **self._place(tree), "rename_columns": renamed}
+            case "alter_options":
+                found = {"command": "AlterTable", **self._place(tree)}
+                return found | _table_options(tree, frozenset({"cdc", "tablets"}))
+            case "drop_table":
+                return {"command": "DropTable", **self._place(tree)}
+            case "create_view":
+                return {"command": "CreateView", **self._view(tree)}
+            case "drop_view":
+                return {"command": "DropView", **self._place(tree)}
+            case "create_index":
+                return {"command": "CreateIndex", **self._index(tree)}
+            case "drop_index":
+                return {"command": "DropIndex", **self._place(tree)}
+            case "create_function":
+                return {"command": "CreateFunction", **self._function(tree)}
+            case "create_aggregate":
+                return {"command": "CreateAggregate", **self._aggregate(tree)}
+            case "drop_function":
+                return {"command": "DropFunction", **self._overload(tree)}
+            case "drop_aggregate":
+                return {"command": "DropAggregate", **self._overload(tree)}
+            case other:
+                raise AssertionError(f"the grammar has no {other}")
+
+    def _place(self, tree: Tree) -> Json:
+        place, *_ = _parts(tree, "place")
+        names = [_name(name) for name in place.children]
+        keyspace = names[0] if len(names) == 2 else self.keyspace
+        if not keyspace:
+            raise _error(place, f"{names[-1]} has no keyspace: write KEYSPACE.NAME, or USE KEYSPACE before", "bad_ddl")
+        return {"keyspace": keyspace, "name": names[-1]}
+
+    def _fields(self, tree: Tree) -> list[Json]:
+        for field in _parts(tree, "field"):
+            if _parts(field, "static", "primary"):
+                raise _error(field, "a field of a type is neither static nor a key", "bad_ddl")
+        return self._columns(tree)
+
+    def _added(self, tree: Tree) -> list[Json]:
+        for field in _parts(tree, "field"):
+            if _parts(field, "primary"):
+                raise _error(field, "the key of a table stays what it is")
+        return self._columns(tree)
+
+    def _columns(self, tree: Tree) -> list[Json]:
+        found, keyspace = [], self._place(tree)["keyspace"]
+        for field in _parts(tree, "field"):
+            name, kind = field.children[:2]
+            static = {"static": True} if _parts(field, "static") else {}
+            found.append({"name": _name(name), "type": _type(kind, keyspace), **static})
+        return found
+
+    def _view(self, tree: Tree) -> Json:
+        found = self._place(tree)
+        key = _key(tree)
+        for condition in _parts(tree, "not_null"):
+            if _name(condition.children[0]) not in key["partition_key"] + key["clustering_key"]:
+                raise _error(condition, "only a column of the view's key is asked for IS NOT NULL", "bad_ddl")
+        for name, (_, place) in _options(tree).items():
+            raise _error(place, f"a view has no option {name} here")
+        (selected,) = _parts(tree, "selected")
+        columns = [_name(name) for name in _parts(selected, "name")]
+        return {**found, "table": self._inner(selected, found["keyspace"]), "columns": columns, **key}
+
+    def _index(self, tree: Tree) -> Json:
+        found = self._place(tree)
+        for part in _parts(tree, "of_part"):
+            raise _error(part, "an index is of a column and not of a part of it")
+        *name, column = [_name(one) for one in _parts(tree, "name")]
+        named = {"name": name[0]} if name else {}
+        return {"keyspace": found["keyspace"], **named, "table": found["name"], "column": column}
+
+    def _function(self, tree: Tree) -> Json:
+        found = self._place(tree)
+        arguments = self._fields(tree)
+        (returns,), (language,), (body,) = _parts(tree, "type"), _parts(tree, "name"), _parts(tree, "body")
+        text = str(body.children[0])
+        return {
+            **found,
+            "arguments": [one["type"] for one in arguments],
+            "argument_names": [one["name"] for one in arguments],
+            "returns": _type(returns, found["keyspace"]),
+            "language": _name(language),
+            "body": text[2:-2] if text.startswith("$$") else text[1:-1].replace("''", "'"),
+            "called_on_null": bool(_parts(tree, "called")),
+        }
+
+    def _aggregate(self, tree: Tree) -> Json:
+        keyspace = self._place(tree)["keyspace"]
+        found = self._overload(tree) | {"state_function": self._inner_place(_parts(tree, "place")[1], keyspace)}
+        found["state_type"] = _type(_parts(tree, "type")[0], keyspace)
+        for final in _parts(tree, "final"):
+            found["final_function"] = self._inner(final, keyspace)
+        for initial in _parts(tree, "initial"):
+            meta = initial.children[0].meta
+            found["initial"] = self.text[meta.start_pos : meta.end_pos]
+        return found
+
+    def _overload(self, tree: Tree) -> Json:
+        """A function or aggregate by its name and, where they stand there, the types of its arguments."""
+        found = self._place(tree)
+        for types in _parts(tree, "types"):
+            found["arguments"] = [_type(one, found["keyspace"]) for one in types.children]
+        return found
+
+    def _inner(self, tree: Tree, keyspace: str) -> str:
+        """The name of what must be of the keyspace of that which is made of it."""
+        return self._inner_place(_parts(tree, "place")[0], keyspace)
+
+    def _inner_place(self, place: Tree, keyspace: str) -> str:
+        names = [_name(name) for name in place.children]
+        if len(names) == 2 and names[0] != keyspace:
+            raise _error(place, f"{names[1]} of another keyspace, {names[0]}, cannot be used in {keyspace}")
+        return names[-1]
+
+    def _keyspace(self, command: str, tree: Tree) -> Json:
+        options = _options(tree)
+        for name, (value, place) in options.items():
+            if name not in ("replication", "tablets", "durable_writes"):
+                raise _error(place, f"a keyspace has no option {name} here")
+            if name == "durable_writes" and value is not True:
+                raise _error(place, "every write is durable here")
+        if "replication" not in options:
+            raise _error(tree, "expected WITH replication = {…}", "bad_ddl")
+        value, place = options["replication"]
+        found = _replication(value, place)
+        if "tablets" in options:
+            found = _in_tablets(found, *options["tablets"])
+        return {"command": command, "name": _name(_parts(tree, "name")[0]), "replication": found}
+
+
+def _type(tree: Tree, keyspace: str) -> str:
+    """A type as commands have it; a user type may be named with its keyspace."""
+    place, *inner = tree.children
+    names = [_name(name) for name in place.children]
+    if len(names) == 2 and names[0] != keyspace:
+        raise _error(place, f"a type of another keyspace, {names[0]}, cannot be used in {keyspace}")
+    name = "text" if names[-1] == "varchar" else names[-1]
+    return f"{name}<{', '.join(_type(one, keyspace) for one in inner)}>" if inner else name
+
+
+def _key(tree: Tree) -> Json:
+    """The key fields: of PRIMARY KEY (…), or of the column that is marked so."""
+    marked = [field for field in _parts(tree, "field") if _parts(field, "primary")]
+    found = [*marked, *_parts(tree, "primary_key")]
+    if len(found) != 1:
+        raise _error(found[1] if found else tree, f"a table has one PRIMARY KEY, not {len(found)}", "bad_ddl")
+    if marked:
+        return {"partition_key": [_name(marked[0].children[0])], "clustering_key": []}
+    partition, *clustering = found[0].children
+    return {
+        "partition_key": [_name(name) for name in partition.children],
+        "clustering_key": [_name(name) for name in clustering],
+    }
+
+
+# -------------------------------------------------------------------------------------------------------- options
+
+
+def _options(tree: Tree) -> dict[str, tuple[Any, Tree]]:
+    """Name to value and place of each setting, once each. Orders must be ascending, and be those of the key."""
+    found: dict[str, tuple[Any, Tree]] = {}
+    for options in _parts(tree, "options"):
+        for option in options.children:
+            if option.data == "compact":
+                raise _error(option, "COMPACT STORAGE: there is one form of tables here")
+            if option.data == "clustering_order":
+                clustering = _key(tree)["clustering_key"] if _parts(tree, "primary_key") else None
+                if [_name(order.children[0]) for order in option.children] != clustering:
+                    raise _error(option, "expected the columns of the clustering key, in its order", "bad_ddl")
+                continue
+            name = _name(option.children[0])
+            if name in found:
+                raise _error(option, f"{name} is there already", "bad_ddl")
+            found[name] = _value(option.children[1]), option
+    return found
+
+
+def _table_options(tree: Tree, known: frozenset[str]) -> Json:
+    found: Json = {}
+    for name, (value, place) in _options(tree).items():
+        if name not in known:
+            raise _error(place, f"a table has no option {name} here; known are {', '.join(sorted(known))}")
+        if isinstance(value, Mapping):
+            value = {_ALIASES.get(key, key) if name == "tablets" else key: _plain(one) for key, one in value.items()}
+        found[name] = value
+    return found
+
+
+def _replication(value: Any, place: Tree) -> Json:
+    """The map of a strategy class, or of one of our strategies, as JSON has it."""
+    if not isinstance(value, Mapping) or ("class" in value) == ("strategy" in value):
+        raise _error(place, "replication: expected {'class': …} or {'strategy': …}", "bad_ddl")
+    rest = {key: _plain(one) for key, one in value.items() if key != "class"}
+    if "strategy" in value:
+        return rest
+    name = str(value["class"]).removeprefix("org.apache.cassandra.locator.")
+    if name == "SimpleStrategy":
+        if rest.keys() != {"replication_factor"}:
+            raise _error(place, "replication: SimpleStrategy has a replication_factor and nothing else", "bad_ddl")
+        return {"strategy": "simple", "factor": rest["replication_factor"]}
+    if name == "NetworkTopologyStrategy":
+        if "replication_factor" in rest:
+            raise _error(place, "replication_factor for all datacenters: name each of them here")
+        return {"strategy": "network", "datacenters": rest}
+    if name == "EverywhereStrategy" and not rest:
+        return {"strategy": "entire"}
+    raise _error(place, f"replication: the class {name} is not known here; known are {', '.join(_CLASSES)}")
+
+
+def _in_tablets(replication: Json, value: Any, place: Tree) -> Json:
+    """The same in tablets, if they are enabled."""
+    plain = {key: _plain(one) for key, one in value.items()} if isinstance(value, Mapping) else {}
+    if plain.keys() != {"enabled"} or not isinstance(plain["enabled"], bool):
+        raise _error(place, "tablets: expected {'enabled': true} or {'enabled': false}; tables have the other options")
+    if not plain["enabled"]:
+        return replication
+    if replication["strategy"] == "entire":
+        raise _error(place, "tablets: EverywhereStrategy has none")
+    return replication | {"strategy": "tablets"}

@@ -1,0 +1,185 @@
+"""Tablets in a rehearsal: where they are, reports of load, plans of the balancer.
+
+``place`` lays tablets where a story wants them, beside the log: only a rehearsal does that. A report is judged as the
+live balancer judges it; when a tablet has moved its size moves with it, as if the nodes had reported again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from ringlog.kernel.balance.advice import Advice, advise, known_in, sharing
+from ringlog.kernel.balance.model import BYTES, MeasuredLoads
+from ringlog.kernel.balance.reports import LoadReport, Reports, fold_report
+from ringlog.kernel.commands.tablets import MigrateTablets, TabletMigration
+from ringlog.kernel.outcome import Rejected
+from ringlog.kernel.state import ClusterState, evolve, in_order
+from ringlog.kernel.tablets.map import TabletReplica, new_map, uniform_ends
+from ringlog.kernel.values import Command, Micros, NodeId
+from ringlog.operator.tablets import map_named, plan_view, tablets_view
+from ringlog.protocol.load_book import measured
+
+Json = dict[str, Any]
+PLANS_MAX = 10_000
+_NO_REPORT = "the report is ignored as a whole"
+
+
+class BadField(Exception):
+    """A field of a line has not the form that it must have."""
+
+
+def shown_tablets(state: ClusterState, table: str) -> Json | Rejected:
+    """``show tablets``."""
+    tablets = map_named(state, table)
+    return _without(state, table) if tablets is None else tablets_view(state, tablets)
+
+
+def placed(state: ClusterState, table: str, replicas: Any) -> ClusterState | Rejected:
+    """``do place``: the state in which the table has these tablets, each a list of ``[node, shard]``.
+
+    Raises BadField.
+    """
+    if table not in state.tablets:
+        return _without(state, table)
+    if not isinstance(replicas, list) or not replicas:
+        raise BadField("replicas: expected a list of tablets")
+    groups: list[list[TabletReplica]] = []
+    for number, group in enumerate(replicas):
+        if not isinstance(group, list) or not group:
+            raise BadField(f"replicas: tablet {number}: expected a list of [node, shard]")
+        made: list[TabletReplica] = []
+        for place in group:
+            one = _replica(state, number, place)
+            if isinstance(one, Rejected):
+                return one
+            if one.node in [other.node for other in made]:
+                return Rejected("holds_replica", f"replicas: tablet {number}: {place[0]} is named twice")
+            made.append(one)
+        groups.append(made)
+    tablets = new_map(table, uniform_ends(len(groups)), groups, state.epoch)
+    return evolve(state, tablets=state.tablets.set(table, replace(tablets, sequence=state.tablets[table].sequence)))
+
+
+def _replica(state: ClusterState, number: int, place: Any) -> TabletReplica | Rejected:
+    if not isinstance(place, list) or len(place) != 2 or not isinstance(place[0], str) or type(place[1]) is not int:
+        raise BadField(f"replicas: tablet {number}: expected [node, shard]")
+    node = state.node_names.get(place[0], place[0])
+    if node not in state.nodes:
+        return Rejected("unknown_node", f"replicas: there is no node {place[0]}")
+    if not 0 <= place[1] < state.nodes[node].shards:
+        return Rejected("unknown_shard", f"replicas: {place[0]} has no shard {place[1]}")
+    return TabletReplica(node, place[1], state.epoch)
+
+
+def reported(state: ClusterState, reports: Reports, value: Mapping[str, Any], now: Micros) -> Reports | Rejected:
+    """``do report``: the reports with one more; Rejected if it is ignored. Raises BadField."""
+    sizes = value.get("sizes", {})
+    if not isinstance(value["node"], str) or not isinstance(sizes, Mapping):
+        raise BadField('node: expected text; sizes: expected {"keyspace.table": [[tablet, bytes], ...]}')
+    found: dict[str, dict[int, object]] = {}
+    for table, rows in sizes.items():
+        if not isinstance(rows, list) or not all(_is_size(row) for row in rows):
+            raise BadField(f"sizes: {table}: expected [[tablet, bytes], ...]")
+        found[table] = dict(rows)
+    node = state.node_names.get(value["node"], value["node"])
+    report = LoadReport(node, now, value["capacity"], {BYTES: found})
+    after = fold_report(reports, report, now, known_in(state))
+    wrong = next((code for code in after.ignored if after.ignored[code] != reports.ignored.get(code, 0)), None)
+    return after if wrong is None else Rejected(wrong, f"{value['node']}: {_NO_REPORT}")
+
+
+def _is_size(row: Any) -> bool:
+    return isinstance(row, list) and len(row) == 2 and type(row[0]) is int
+
+
+def planned(state: ClusterState, reports: Reports) -> Json:
+    """``do plan``: one plan, not applied."""
+    return plan_view(state, advise(state, measured(reports)))
+
+
+def balanced(
+    state: Callable[[], ClusterState],
+    reports: Reports,
+    tables: frozenset[str] | None,
+    apply: Callable[[Command], bool],
+    settle: Callable[[], None],
+) -> tuple[Json, Reports]:
+    """``do balance``: plans until one is empty, each carried out to its end; and the reports as they are then."""
+    plans = migrations = 0
+    advice = _advice(state(), reports, tables)
+    while advice.moves and plans < PLANS_MAX:
+        before = state()
+        if not apply(MigrateTablets(advice.moves)):
+            break
+        settle()
+        plans, migrations = plans + 1, migrations + len(advice.moves)
+        reports = _followed(before, reports, advice.moves)
+        advice = _advice(state(), reports, tables)
+    return {"done": "balance", "plans": plans, "migrations": migrations, "stop": advice.stop or None}, reports
+
+
+def resized(
+    state: Callable[[], ClusterState], reports: Reports, apply: Callable[[Command], bool], settle: Callable[[], None]
+) -> tuple[Json, Reports]:
+    """``do resize``: what the sizes ask for is decided and, where siblings are together, carried out, once."""
+    decisions = []
+    for command in advise(state(), measured(reports)).resizes:
+        before = state().tablets[command.table].count
+        if apply(command):
+            settle()
+            now = state().tablets[command.table].count
+            decisions.append({"table": command.table, "decision": command.decision, "from": before, "to": now})
+            if now != before:
+                reports = _forgotten(state(), reports, command.table)
+    return {"done": "resize", "decisions": decisions}, reports
+
+
+def _advice(state: ClusterState, reports: Reports, tables: frozenset[str] | None) -> Advice:
+    return advise(state, measured(reports), tables)
+
+
+def _followed(state: ClusterState, reports: Reports, moves: tuple[TabletMigration, ...]) -> Reports:
+    """The reports after moves that began in ``state``."""
+    newest = reports.newest
+    loads = {node: _copied(one.measured) for node, one in newest.items()}
+    for move in moves:
+        for table in (move.table, *sharing(state).get(move.table, ())):
+            there = [replica.node for replica in state.tablets[move.table].replicas(move.tablet)]
+            known = [loads[node][table][move.tablet] for node in there if _has(loads, node, table, move.tablet)]
+            if move.from_ is not None:
+                loads.get(move.from_.node, {}).get(table, {}).pop(move.tablet, None)
+            if move.to is not None and move.to.node in loads and known:
+                loads[move.to.node].setdefault(table, {})[move.tablet] = max(known)
+    for node, one in in_order(newest):
+        newest = newest.set(node, replace(one, measured=MeasuredLoads(one.measured.capacity, {BYTES: loads[node]})))
+    return Reports(newest, reports.ignored)
+
+
+def _forgotten(state: ClusterState, reports: Reports, table: str) -> Reports:
+    """The reports without the sizes of tablets that are cut anew."""
+    newest = reports.newest
+    for node, one in in_order(newest):
+        loads = _copied(one.measured)
+        for name in (table, *sharing(state).get(table, ())):
+            loads.pop(name, None)
+        newest = newest.set(node, replace(one, measured=MeasuredLoads(one.measured.capacity, {BYTES: loads})))
+    return Reports(newest, reports.ignored)
+
+
+Loads = dict[str, dict[int, int]]
+
+
+def _copied(found: MeasuredLoads) -> Loads:
+    return {table: dict(sizes) for table, sizes in found.loads.get(BYTES, {}).items()}
+
+
+def _has(loads: Mapping[NodeId, Loads], node: NodeId, table: str, number: int) -> bool:
+    return number in loads.get(node, {}).get(table, {})
+
+
+def _without(state: ClusterState, table: str) -> Rejected:
+    if table not in state.tables:
+        return Rejected("unknown_table", f"there is no table {table}")
+    return Rejected("no_tablets", f"{table} has no tablets of its own")

@@ -1,0 +1,174 @@
+"""Zones as JSON. Names of nodes, sorted; why a partition waits, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from ringlog.kernel.history import state_id_at
+from ringlog.kernel.state import ClusterState, in_order
+from ringlog.kernel.values import Epoch
+from ringlog.kernel.zones.change import partitions_of
+from ringlog.kernel.zones.distribution import is_alive, targets
+from ringlog.kernel.zones.model import HIGH_AVAILABILITY, NEVER, Zone, ZonePartition, ZoneStep
+from ringlog.kernel.zones.queue import is_same, steps_between
+from ringlog.kernel.zones.rebalance import triggered
+from ringlog.kernel.zones.resets import has_quorum, members
+from ringlog.operator.views import name_of
+from ringlog.protocol.zone_groups import HAS, Words, awaited, coming, not_returned, session
+from ringlog.wire.ids import time_of
+
+Json = dict[str, Any]
+
+
+def names(state: ClusterState, nodes: Iterable[str]) -> list[str]:
+    """Names of nodes, sorted."""
+    return sorted(name_of(state, node) for node in nodes)
+
+
+def _step(state: ClusterState, step: ZoneStep | None) -> list[str] | None:
+    return None if step is None else names(state, step.nodes)
+
+
+def zone_view(state: ClusterState, zone: Zone) -> Json:
+    """What a rehearsal shows of a zone. ``revision``: that of pending."""
+    return {
+        "data_nodes": names(state, zone.nodes),
+        "partitions": [_partition(state, one) for one in partitions_of(state, zone)],
+    }
+
+
+def _partition(state: ClusterState, partition: ZonePartition) -> Json:
+    cancel = partition.cancel
+    return {
+        "partition": partition.number,
+        "stable": _step(state, partition.stable) or [],
+        "pending": [names(state, step.nodes) for step in partition.pending],
+        "planned": _step(state, partition.planned),
+        "cancel": None if cancel is None else {"old": _step(state, cancel.old), "new": _step(state, cancel.new)},
+        "revision": partition.revisions.pending,
+    }
+
+
+def zones_view(state: ClusterState) -> list[Json]:
+    """A line for each zone."""
+    return [settings_view(state, zone) for _, zone in in_order(state.zones)]
+
+
+def settings_view(state: ClusterState, zone: Zone) -> Json:
+    """What is set of a zone, and how much of it moves."""
+    return {
+        "zone": zone.name,
+        "partitions": zone.partitions,
+        "replicas": zone.replicas,
+        "quorum": zone.quorum,
+        "filter": zone.filter,
+        "profiles": list(zone.profiles),
+        "scale_up": None if zone.scale_up == NEVER else zone.scale_up,
+        "scale_down": None if zone.scale_down == NEVER else zone.scale_down,
+        "mode": zone.mode,
+        "data_nodes": names(state, zone.nodes),
+        "moving": zone.moving,
+    }
+
+
+def full_view(state: ClusterState, zone: Zone, words: Words) -> Json:
+    """All of a zone: what is set, and each partition with its roles, its last decision, what it waits for, and since
+    when: an epoch, and the time of its entry in microseconds (null: forgotten). ``words``: what nodes say of
+    partitions.
+
+    A partition is ``available`` (all voters are alive), ``degraded`` (a quorum is), ``read_only`` (some are) or
+    ``unavailable``; a replica ``healthy``, ``initializing`` (it does not follow the pending step yet) or
+    ``unavailable`` (declared down, or gone).
+    """
+    rows = []
+    for partition, shown in zip(partitions_of(state, zone), zone_view(state, zone)["partitions"], strict=True):
+        learners = partition.stable.learners if partition.stable is not None else ()
+        more: Json = {"learners": names(state, learners), "status": partition.status or None}
+        more |= {"change": partition.change, "state": _health(state, zone, partition)}
+        more |= {"replicas": _replicas(state, partition, words)}
+        waits, since = _waits(state, zone, partition, words), _since(zone, partition)
+        made = state_id_at(state, since) if since else ""
+        rows.append(shown | more | {"waits": waits, "since": since, "at": time_of(made) if made else None})
+    return settings_view(state, zone) | {"partitions": rows, "count": zone.partitions}
+
+
+def _health(state: ClusterState, zone: Zone, partition: ZonePartition) -> str:
+    peers = () if partition.reached is None else partition.reached.peers
+    alive = sum(is_alive(state, node) for node in peers)
+    if not alive:
+        return "unavailable"
+    if alive == len(peers):
+        return "available"
+    return "degraded" if has_quorum(state, zone, partition) else "read_only"
+
+
+def _replicas(state: ClusterState, partition: ZonePartition, words: Words) -> Json:
+    """Name of each member to how its replica is."""
+    said = words.get(session(partition, HAS), {})
+    starting = coming(partition).difference(said) if partition.pending else frozenset[str]()
+    found = {}
+    for node in members(partition):
+        alive = "initializing" if node in starting else "healthy"
+        found[name_of(state, node)] = alive if is_alive(state, node) else "unavailable"
+    return dict(sorted(found.items()))
+
+
+def _since(zone: Zone, partition: ZonePartition) -> Epoch | None:
+    """Since which epoch a partition has a step before it, or is to have one; None: neither."""
+    if partition.pending:
+        return partition.revisions.pending
+    return zone.changed if partition.change < zone.changed else None
+
+
+def _waits(state: ClusterState, zone: Zone, partition: ZonePartition, words: Words) -> str | None:
+    """What a partition waits for, in words, and how the wait ends; None: for nothing."""
+    if partition.reached is not None and not has_quorum(state, zone, partition) and not _is_reset(partition):
+        way = "mode high_availability resets it" if zone.mode == HIGH_AVAILABILITY else "ringlog zone reset"
+        return f"for a quorum of its voters: {', '.join(_dead(state, partition.reached))} are down; {way}"
+    if partition.cancel is not None:
+        old = ", ".join(names(state, partition.cancel.old.nodes))
+        return f"for its group to return to {old}{_silent(state, not_returned(partition, words))}"
+    if partition.pending:
+        step = partition.pending[0]
+        why = _silent(state, awaited(partition, words))
+        return f"for its group to have {', '.join(names(state, step.nodes))}{why}"
+    if partition.change < zone.changed:
+        return f"for what changed at epoch {zone.changed} to be acted on: TriggerRebalance"
+    return None
+
+
+def _silent(state: ClusterState, nodes: Iterable[str]) -> str:
+    """Who has not answered, and who of them cannot; the rebalancer does what follows when nobody is left."""
+    silent = list(nodes)
+    dead = names(state, (node for node in silent if not is_alive(state, node)))
+    why = f", of which {', '.join(dead)} are down; ringlog zone cancel" if dead else ""
+    return f"; not yet: {', '.join(names(state, silent))}{why}" if silent else "; all have answered: the rebalancer"
+
+
+def _is_reset(partition: ZonePartition) -> bool:
+    return bool(partition.pending) and partition.pending[0].forced
+
+
+def _dead(state: ClusterState, step: ZoneStep) -> list[str]:
+    return names(state, (node for node in step.nodes if not is_alive(state, node)))
+
+
+def plan_view(state: ClusterState, zone: Zone) -> Json:
+    """What a trigger would do to each partition now, and how many replicas would come to each node."""
+    rows, coming = [], dict.fromkeys(names(state, zone.nodes), 0)
+    partitions = list(partitions_of(state, zone))
+    wanted = targets(state, zone, [one.stable for one in partitions], [one.number for one in partitions])
+    for partition, target in zip(partitions, wanted, strict=True):
+        have = partition.stable
+        if target is None or is_same(have, target):
+            continue
+        after = triggered(partition, target, max(partition.change, state.epoch) + 1, state.epoch + 1)
+        steps = [names(state, step.nodes) for step in steps_between(have, target)]
+        status = None if after is None else after.status
+        rows.append(
+            {"partition": partition.number, "stable": _step(state, have) or [], "steps": steps, "status": status}
+        )
+        for name in names(state, set(target.nodes) - set(() if have is None else have.nodes)):
+            coming[name] = coming.get(name, 0) + 1
+    return {"zone": zone.name, "moves": rows, "replicas": {name: count for name, count in coming.items() if count}}

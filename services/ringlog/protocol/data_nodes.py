@@ -1,0 +1,129 @@
+"""The data nodes of a zone, and its two timers: when nodes that came, or went, count.
+
+=========================================  ============================================================================
+a node                                     what becomes of it
+=========================================  ============================================================================
+matches the filter, is no data node        is one, ``scale_up`` seconds after the last of such nodes came
+matches no more (is down, has other         is none any more, ``scale_down`` seconds after the last of such nodes went
+values), is a data node
+has left                                    is none any more, at once: it never comes back
+comes back, or goes, before that           nothing: its timer is gone
+=========================================  ============================================================================
+
+0 seconds is at once, ``NEVER`` is never. A timer is no part of the state: an instance notes for each node that differs
+when it first saw that, at the time of the last entry that changed a node. An instance that takes over sees all of them
+then, so a timer never begins later than the last change of any node, and a take-over loses none. Another value for a
+wait counts from there, too. Times are of the authors of entries, and *now* is this machine's: a wrong clock makes a
+timer fire early or late, nothing else.
+
+A filter is asked about a list of one node, an object with these members: ``name``, ``id``, ``address``,
+``datacenter``, ``rack``, ``shards``, ``release``, ``features``, ``capacity``. The node matches if the filter finds
+anything there. So ``$[?(@.rack == "r1")]`` matches by an attribute, ``$[*].features[?@ == "ssd"]`` by one of several;
+``$..*`` matches all. A comparison of what the node does not have is false, but for ``!=``.
+
+A library evaluates it; that a text is a filter, the rule of the command says (``kernel.zones.filter``). What is none
+matches nobody.
+
+Source: Apache Ignite 3, scale-up and scale-down timers of distribution zones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from immutables import Map
+
+from ringlog.kernel.commands.zones import SetDataNodes
+from ringlog.kernel.history import state_id_at
+from ringlog.kernel.state import ClusterState, Node, in_order
+from ringlog.kernel.values import Epoch, Micros, NodeId
+from ringlog.kernel.zones.distribution import is_alive
+from ringlog.kernel.zones.filter import broken_filter
+from ringlog.kernel.zones.model import EVERY_NODE, NEVER, Zone
+from ringlog.wire.ids import time_of
+
+ATTRIBUTES: Final = (
+    "name",
+    "id",
+    "address",
+    "datacenter",
+    "rack",
+    "shards",
+    "release",
+    "features",
+    "capacity",
+)
+"""What a filter sees of a node."""
+SECOND: Final[Micros] = 1_000_000
+
+Differing = tuple[str, NodeId]
+"""Zone, and a node that is to become a data node of it, or to be none any more."""
+
+
+def matching(state: ClusterState, text: str, profiles: Iterable[str]) -> tuple[str, ...]:
+    """Ids of the nodes that run, have these profiles and match the filter; none if it is no filter."""
+    wanted = frozenset(profiles)
+    nodes = [node for _, node in sorted(state.nodes.items()) if is_alive(state, node.id)]
+    nodes = [node for node in nodes if wanted <= set(node.features)]
+    if text == EVERY_NODE:
+        return tuple(node.id for node in nodes)
+    if broken_filter(text):
+        return ()
+    from jsonpath import JSONPathEnvironment, JSONPathError
+
+    try:
+        path = JSONPathEnvironment(strict=True).compile(text)
+        return tuple(node.id for node in nodes if path.findall([_attributes(node)]))
+    except JSONPathError:
+        return ()
+
+
+def _attributes(node: Node) -> dict[str, Any]:
+    values = {name: getattr(node, name) for name in ATTRIBUTES}
+    return values | {"features": list(node.features)}
+
+
+@dataclass(frozen=True, slots=True)
+class Timers:
+    """Since when which nodes differ, as of a state. ``matched``: zone to the nodes that its filter matches there."""
+
+    since: Map[Differing, Micros] = field(default_factory=Map)
+    matched: Map[str, frozenset[NodeId]] = field(default_factory=Map)
+    of: tuple[Epoch, Epoch] = (0, 0)
+
+
+def followed(timers: Timers, state: ClusterState) -> Timers:
+    """The timers on a newer state: those of nodes that differ no more are gone, others begin."""
+    of = state.changed.get("nodes", 0), state.changed.get("zones", 0)
+    if of == timers.of:
+        return timers
+    began = time_of(state_id_at(state, max(of[0], state.history.first)))
+    since, matched = {}, {}
+    for name, zone in in_order(state.zones):
+        nodes = matched[name] = frozenset(matching(state, zone.filter, zone.profiles))
+        for node in nodes.symmetric_difference(zone.nodes):
+            since[name, node] = timers.since.get((name, node), began)
+    return Timers(Map(since), Map(matched), of)
+
+
+def due(timers: Timers, state: ClusterState, now: Micros) -> tuple[SetDataNodes, ...]:
+    """The data nodes of zones whose timers are over, as ``followed`` on this state."""
+    found = []
+    for name, zone in in_order(state.zones):
+        nodes, have = timers.matched[name], frozenset(zone.nodes)
+        came, went = nodes - have, have - nodes
+        left = {node for node in went if state.nodes[node].state == "left"}
+        up = came if _is_over(timers, zone, came, zone.scale_up, now) else frozenset()
+        down = went if _is_over(timers, zone, went - left, zone.scale_down, now) else left
+        if up or down:
+            cause = max(state.changed.get("nodes", 0), zone.cause, 1)
+            found.append(SetDataNodes(name, tuple(sorted((have | up) - down)), cause))
+    return tuple(found)
+
+
+def _is_over(timers: Timers, zone: Zone, nodes: Iterable[NodeId], wait: int, now: Micros) -> bool:
+    """True if the last of these nodes came, or went, at least ``wait`` seconds ago."""
+    began = max((timers.since[zone.name, node] for node in nodes), default=None)
+    return began is not None and wait != NEVER and (wait == 0 or now - began >= wait * SECOND)

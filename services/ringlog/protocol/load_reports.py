@@ -1,0 +1,88 @@
+"""What a node says of its tablets' load, and when: at its start, when its tablets are others, and now and then.
+
+A tablet that has arrived keeps its node out of plans until it is reported, so that is reported soon; at most one report
+in ``BRIEFLY_US``, at least one in ``SELDOM_US``, a third of the time after which a node counts as silent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from ringlog.kernel.balance.advice import sharing
+from ringlog.kernel.balance.model import READS, WRITES
+from ringlog.kernel.balance.reports import WINDOW_US
+from ringlog.kernel.balance.source import UNKNOWN_CAPACITY
+from ringlog.kernel.state import ClusterState, in_order
+from ringlog.kernel.values import Micros, NodeId
+from ringlog.wire.records import NodeLoad, TableLoad
+
+SELDOM_US: Final[Micros] = WINDOW_US // 3
+BRIEFLY_US: Final[Micros] = 1_000_000
+SHARD_BYTES: Final = 1 << 36
+"""What a shard can hold of a node to which nobody gave a capacity."""
+
+Own = Mapping[str, tuple[int, ...]]
+"""Table to the numbers of the tablets that a node has, settled."""
+
+
+def own_tablets(state: ClusterState, node: NodeId) -> dict[str, tuple[int, ...]]:
+    """The tablets that the node has, by table; those of tables that share them, too."""
+    found: dict[str, tuple[int, ...]] = {}
+    shared = sharing(state)
+    for name, tablets in in_order(state.tablets):
+        if node in tablets.nodes:
+            columns = tablets.columns()
+            numbers = tuple(columns.tablet[columns.node == tablets.nodes.index(node)].tolist())
+            found.update(dict.fromkeys((name, *shared.get(name, ())), numbers) if numbers else {})
+    return found
+
+
+class LoadDue:
+    """The rule for one life of node ``node``; for one thread."""
+
+    def __init__(self, node: NodeId) -> None:
+        self._node = node
+        self._at: Micros | None = None
+        self._looked = -1
+        self._own: Own | None = None
+
+    def due(self, state: ClusterState, now: Micros) -> Own | None:
+        """The tablets to report now; None if nothing is due. ``now``: of a clock that does not go back."""
+        if self._node not in state.nodes or (self._at is not None and now - self._at < BRIEFLY_US):
+            return None
+        changed = max(state.changed.get("tablets", 0), state.changed.get("tables", 0))
+        if self._at is not None and changed == self._looked and now - self._at < SELDOM_US:
+            return None
+        own, self._looked = own_tablets(state, self._node), changed
+        return own if own != self._own or self._at is None or now - self._at >= SELDOM_US else None
+
+    def sent(self, own: Own, now: Micros) -> None:
+        """These were reported."""
+        self._own, self._at = own, now
+
+
+Amounts = Mapping[str, Mapping[int, int]]
+"""Table, tablet: how much."""
+
+NO_RATES: Final[Mapping[str, Amounts]] = {}
+
+
+def load_of(
+    state: ClusterState, node: NodeId, own: Own, sizes: Amounts, at: Micros, rates: Mapping[str, Amounts] = NO_RATES
+) -> NodeLoad:
+    """The record: ``own`` tablets with their ``sizes`` in bytes, 0 where there is none. ``rates``: of reads and writes
+    in a second, by kind; a table that has none does without.
+    """
+    member = state.nodes[node]
+    capacity = member.capacity if member.capacity != UNKNOWN_CAPACITY else member.shards * SHARD_BYTES
+
+    def column(amounts: Amounts, table: str) -> tuple[int, ...]:
+        return tuple(amounts.get(table, {}).get(number, 0) for number in own[table])
+
+    tables = []
+    for table, numbers in sorted(own.items()):
+        reads, writes = (column(rates.get(kind, {}), table) for kind in (READS, WRITES))
+        columns = (reads if any(reads) else (), writes if any(writes) else ())
+        tables.append(TableLoad(table, numbers, column(sizes, table), *columns))
+    return NodeLoad(node, at, capacity, tuple(tables))

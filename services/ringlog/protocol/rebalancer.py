@@ -1,0 +1,63 @@
+"""The rebalancer at work: knows the newest word of each node and the zones' timers, looks at each change, and asks the
+validator for what the core proposes.
+
+After its take-over it reads the compacted acks topic from the beginning, as the coordinator does; then it hears what
+comes in. It writes to no topic of its own, and each request names the cause or the revision that it was decided on, so
+its term in the log is all the fence it needs.
+
+While a timer runs nothing happens that would wake it: it looks at the clock whenever its driver lets it look around.
+
+Source: seeds/002, the placement driver.
+"""
+
+from __future__ import annotations
+
+from ringlog.kernel.state import ClusterState
+from ringlog.kernel.values import Micros
+from ringlog.protocol.ack_book import AckBook
+from ringlog.protocol.coordinator import NewAcks, Note, ReadAcks, Wait, ask
+from ringlog.protocol.data_nodes import Timers, due, followed
+from ringlog.protocol.effects import At, Newest, Steps, WallClock
+from ringlog.protocol.rebalancer_core import RebalancerView, propose, refusals
+from ringlog.protocol.role import Accept, Look
+from ringlog.protocol.zone_groups import words_of
+
+_PARTS = ("settings", "nodes", "zones", "zone_partitions")
+"""What a proposal depends on, beside words and timers."""
+
+
+def rebalance() -> Steps[None]:
+    """Serve one term of the rebalancer; ends by what the driver raises."""
+    acks, timers = AckBook(), Timers()
+    for heard in (yield ReadAcks()):
+        acks.take(*heard)
+    yield Accept()
+    seen: tuple[object, ...] = ()
+    wait = Wait.NOTHING
+    while True:
+        for heard in (yield NewAcks(wait)):
+            acks.take(*heard)
+        yield Look()
+        state: ClusterState = yield Newest()
+        now: Micros = yield WallClock()
+        timers = followed(timers, state)
+        known = RebalancerView(state, words_of(state, acks.newest(state)), due(timers, state, now))
+        wait = Wait.NEWS
+        if (inputs := _inputs(known)) == seen:
+            continue
+        seen = inputs
+        refused = []
+        for proposal in propose(known):
+            yield At("rebalancing")
+            refusal = yield from ask(proposal)
+            if refusal is not None:
+                refused.append(refusal)
+            wait = Wait.NOTHING
+        yield Note((*refusals(known), *refused))
+        if refused:
+            seen, wait = (), Wait.PAUSE
+
+
+def _inputs(known: RebalancerView) -> tuple[object, ...]:
+    """Equal as long as the proposals would be the same."""
+    return (*(known.state.changed.get(part, 0) for part in _PARTS), known.words, known.due)

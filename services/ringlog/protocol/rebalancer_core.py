@@ -1,0 +1,181 @@
+"""What the rebalancer asks for: the next step of each zone and partition, as soon as its condition holds.
+
+A pure function of the state, of what nodes say of partitions (``protocol.zone_groups``) and of the timers that are over
+(``protocol.data_nodes``). In this order:
+
+=================  ====================================================================================================
+command            when
+=================  ====================================================================================================
+SetDataNodes       a timer of the zone is over
+ResetPartitions    the zone is highly available, a partition has no quorum of voters alive, and each of its nodes that
+                   are alive has said what it has; not while it begins anew from a node that is alive
+FinishCancel       a cancel is open, and the step is applied (``already_new``), or undone (``rolled_back``)
+SwitchStable       the step is applied
+CancelRebalance    a node that the step brings in says that its replica can never follow it; or that node is not alive,
+                   and another target is planned: so that this one's turn comes
+TriggerRebalance   something has changed where partitions belong, and some of them have not acted on it. In a highly
+                   available zone that is also a node that is up again, or down
+=================  ====================================================================================================
+
+Each candidate is tried with the rule that the fold will apply; only what would be accepted is proposed. A request names
+what it was decided on (a cause, a revision), so one that comes twice, late, or from an instance that was replaced is
+refused, or changes nothing. An instance that takes over knows all that the one before it knew: the state, and the last
+word of each node, which the topic keeps.
+
+Source: seeds/002 (the placement driver), with the corrections of decision 68.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+from ringlog.kernel.commands.rebalances import (
+    REASON_LENGTH_MAX,
+    CancelRebalance,
+    FinishCancel,
+    ResetPartitions,
+    SwitchStable,
+    TriggerRebalance,
+    ZoneCopy,
+)
+from ringlog.kernel.commands.zones import SetDataNodes
+from ringlog.kernel.state import ClusterState, in_order
+from ringlog.kernel.values import Command, NodeId
+from ringlog.kernel.zones.change import partitions_of
+from ringlog.kernel.zones.distribution import is_alive, targets
+from ringlog.kernel.zones.model import HIGH_AVAILABILITY, Zone, ZonePartition, partition_key
+from ringlog.kernel.zones.queue import is_same
+from ringlog.kernel.zones.rebalance import ALREADY_NEW, ROLLED_BACK
+from ringlog.kernel.zones.resets import AUTOMATIC, has_quorum, members
+from ringlog.protocol.coordinator_core import Proposal, Refusal, is_accepted, proposal_of
+from ringlog.protocol.zone_groups import COPY, Words, awaited, coming, failed, not_returned, session
+
+ROLE: Final = "rebalancer"
+ROUND_MAX: Final = 256
+"""At most this number of requests are made of one state: the next ones are made of a newer one."""
+
+
+@dataclass(frozen=True, slots=True)
+class RebalancerView:
+    """What an instance knows."""
+
+    state: ClusterState
+    words: Words
+    due: tuple[SetDataNodes, ...] = ()
+
+
+def propose(known: RebalancerView) -> tuple[Proposal, ...]:
+    """What can go on now, in the order in which to ask."""
+    return tuple(islice(_proposals(known), ROUND_MAX))
+
+
+def _proposals(known: RebalancerView) -> Iterator[Proposal]:
+    for subject, command in _steps(known):
+        if is_accepted(known.state, command):
+            yield proposal_of(ROLE, known.state, subject, command)
+
+
+def _steps(known: RebalancerView) -> Iterator[tuple[str, Command]]:
+    """(subject, command)."""
+    state = known.state
+    yield from ((command.zone, command) for command in known.due)
+    changing = {command.zone for command in known.due}
+    for name, zone in in_order(state.zones):
+        lost = _lost(known, zone)
+        if lost is not None:
+            yield name, lost
+        for partition in partitions_of(state, zone) if zone.moving else ():
+            if partition.pending and (lost is None or partition.number not in lost.partitions):
+                for command in _on_its_way(known, partition):
+                    yield partition_key(name, partition.number), command
+        triggered = _triggered(state, zone)
+        if triggered is not None and name not in changing:
+            yield name, triggered
+
+
+def _on_its_way(known: RebalancerView, partition: ZonePartition) -> Iterator[Command]:
+    """The next command about a partition that has something pending, if there is one."""
+    name, number, revision = partition.zone, partition.number, partition.revisions.pending
+    applied = not awaited(partition, known.words)
+    if partition.cancel is not None:
+        if applied or not not_returned(partition, known.words):
+            yield FinishCancel(name, number, revision, ALREADY_NEW if applied else ROLLED_BACK)
+    elif applied:
+        step = partition.pending[0]
+        yield SwitchStable(name, number, step.nodes, step.learners, partition.revisions)
+    elif broken := failed(partition, known.words):
+        why = f"the replica on {', '.join(_names(known.state, broken))} can never follow it"
+        yield CancelRebalance(name, number, revision, why[:REASON_LENGTH_MAX])
+    elif partition.planned is not None and (dead := _dead(known.state, coming(partition))):
+        why = f"{', '.join(dead)} cannot come, and another target is planned"
+        yield CancelRebalance(name, number, revision, why[:REASON_LENGTH_MAX])
+
+
+def _dead(state: ClusterState, nodes: Iterable[NodeId]) -> list[str]:
+    """The names of those that are not alive."""
+    return _names(state, (node for node in nodes if not is_alive(state, node)))
+
+
+def _names(state: ClusterState, nodes: Iterable[NodeId]) -> list[str]:
+    return sorted(state.nodes[node].name for node in nodes)
+
+
+def _lost(known: RebalancerView, zone: Zone) -> ResetPartitions | None:
+    """The reset of the partitions that have lost their majority, if the zone resets by itself."""
+    state, numbers, copies = known.state, [], list[ZoneCopy]()
+    if zone.mode != HIGH_AVAILABILITY:
+        return None
+    for partition in partitions_of(state, zone):
+        if partition.reached is None or has_quorum(state, zone, partition) or _begins_anew(state, partition):
+            continue
+        said = known.words.get(session(partition, COPY), {})
+        alive = [node for node in partition.reached.nodes if is_alive(state, node)]
+        if alive and all(node in said for node in alive):
+            numbers.append(partition.number)
+            having = [node for node in members(partition) if node in said]
+            copies += [ZoneCopy(partition.number, node, said[node].rows) for node in having]
+    return ResetPartitions(zone.name, tuple(numbers), AUTOMATIC, state.epoch, tuple(copies)) if numbers else None
+
+
+def _begins_anew(state: ClusterState, partition: ZonePartition) -> bool:
+    """True if its reset has begun, from a node that is alive."""
+    forced = bool(partition.pending) and partition.pending[0].forced
+    return forced and all(is_alive(state, node) for node in partition.pending[0].nodes)
+
+
+def _triggered(state: ClusterState, zone: Zone) -> TriggerRebalance | None:
+    """The trigger of what changed last, for the partitions that have not acted on it."""
+    if not zone.nodes:
+        return None
+    partitions = list(partitions_of(state, zone))
+    numbers = [one.number for one in partitions if one.change < zone.changed]
+    if numbers:
+        return TriggerRebalance(zone.name, zone.changed, () if len(numbers) == zone.partitions else tuple(numbers))
+    cause = state.changed.get("nodes", 0)
+    older = [one for one in partitions if one.change < cause and has_quorum(state, zone, one)]
+    if zone.mode != HIGH_AVAILABILITY or not older:
+        return None
+    wanted = targets(state, zone, [one.stable for one in older], [one.number for one in older])
+    numbers = []
+    for one, target in zip(older, wanted, strict=True):
+        goal = one.planned or (one.pending[-1] if one.pending else one.stable)
+        if target is not None and not is_same(goal, target):
+            numbers.append(one.number)
+    return TriggerRebalance(zone.name, cause, tuple(numbers)) if numbers else None
+
+
+def refusals(known: RebalancerView) -> Iterator[Refusal]:
+    """What waits for nodes that are not alive: operators should hear of it."""
+    for _, zone in in_order(known.state.zones):
+        for partition in partitions_of(known.state, zone) if zone.moving else ():
+            if not partition.pending:
+                continue
+            waits = not_returned if partition.cancel is not None else awaited
+            dead = _dead(known.state, frozenset(waits(partition, known.words)))
+            if dead:
+                kind = FinishCancel if partition.cancel is not None else SwitchStable
+                subject = partition_key(partition.zone, partition.number)
+                yield Refusal(subject, kind.__name__, "gate_not_met", f"not alive: {', '.join(dead)}")

@@ -1,0 +1,133 @@
+"""A cell is seen under the column that it was written to, by every reader, or not at all once that column is dropped.
+
+The model numbers the columns of the table that ``sim.respelling`` alters: a rename keeps the number, a drop ends it,
+and what is added has a new one. Each value names the version and the column that it is meant for, hence the number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from ringlog.client.cdc.rows import TableTypes
+from ringlog.kernel.changes import table_change
+from ringlog.kernel.commands.schema import AlterTable
+from ringlog.kernel.commands.schema_batch import SchemaBatch
+from ringlog.kernel.outcome import Entry, Outcome, UnreadableEntry
+from ringlog.kernel.state import ClusterState, Table
+from ringlog.kernel.values import Command
+from ringlog.node.merge import merged
+from ringlog.sim.actors.producer import KEYSPACE, RESPELLED
+from ringlog.sim.broker import CDC
+from ringlog.sim.checks.base import Check
+from ringlog.wire.records import CdcRow, Mutation, decode_mutation
+
+if TYPE_CHECKING:
+    from ringlog.sim.actors.node import SimNode
+    from ringlog.sim.simulation import Simulation
+
+NAME = f"{KEYSPACE}.{RESPELLED}"
+RING = ((0, 0),)
+Cells = dict[tuple[object, str], bytes]
+"""By clustering key and column."""
+
+
+class Columns(Check):
+    """What nodes have, and what the CDC log shows by the table of its row and by that of today."""
+
+    def __init__(self, sim: Simulation) -> None:
+        super().__init__(sim)
+        self._numbers: dict[str, dict[str, int]] = {}
+        self._count = 0
+
+    def entry(
+        self, before: ClusterState, after: ClusterState, item: Entry | UnreadableEntry, outcome: Outcome, offset: int
+    ) -> None:
+        """Number the columns of a new version."""
+        was, table = before.tables.get(NAME), after.tables.get(NAME)
+        if table is None or table is was or not isinstance(item, Entry):
+            return
+        known = {} if was is None or was.id != table.id else dict(self._numbers[was.version])
+        for command in _commands(item):
+            if isinstance(command, AlterTable) and f"{command.keyspace}.{command.name}" == NAME:
+                to = {one.from_: one.to for one in command.rename_columns}
+                gone = command.drop_columns
+                known = {to.get(name, name): number for name, number in known.items() if name not in gone}
+        for column in table.columns:
+            if column.name not in known:
+                self._count += 1
+                known[column.name] = self._count
+        if known.keys() != {column.name for column in table.columns}:
+            self.sim.broken("columns", f"epoch {after.epoch} has {table.columns}, not {sorted(known)}")
+        self._numbers[table.version] = known
+
+    def quiet(self) -> None:
+        """Everybody has read everything."""
+        for _, node in sorted(self.sim.shared["nodes"].items()):
+            if node.lives:
+                self._look_at(node)
+        for partition in self.sim.broker.topics[CDC]:
+            for record in partition.records[: partition.visible]:
+                if f"{record.value.keyspace}.{record.value.table}" == NAME:
+                    self._look_into(record.value)
+
+    def _look_at(self, node: SimNode) -> None:
+        """The rows of a node, as who asks for them sees them: of each column the newest value that is its own."""
+        table = node.holder.state.tables.get(NAME)
+        if table is None:
+            return
+        kept: dict[bytes, list[Mutation]] = {}
+        for version in node.holder.store.versions(RING, [NAME]):
+            kept.setdefault(version.partition_key, []).append(decode_mutation(version.value))
+        for key, writes in kept.items():
+            live = merged(writes, node.holder.shape(NAME), 0)
+            seen = {(row.clustering_key, cell.column): cell.value for row in live.rows for cell in row.cells}
+            wanted = self._wanted(writes, table)
+            if seen != wanted:
+                self.sim.broken("columns", f"{node.name} has {key!r} as {seen}, not {wanted}")
+            self.sim.did["columns", "seen on a node"] += len(seen)
+
+    def _wanted(self, writes: Iterable[Mutation], table: Table) -> Cells:
+        newest: dict[tuple[object, int], tuple[int, bytes]] = {}
+        for write in writes:
+            for cell in write.cells:
+                assert cell.value is not None, "nothing is deleted"
+                place = write.clustering_key, self._number(cell.value)
+                newest[place] = max((write.timestamp, cell.value), newest.get(place, (0, b"")))
+        names = self._names(table)
+        self.sim.did["columns", "dropped"] += sum(number not in names for _, number in newest)
+        return {(row, names[number]): value for (row, number), (_, value) in newest.items() if number in names}
+
+    def _look_into(self, row: CdcRow) -> None:
+        """A row of the log, by the table as it was when the row was decided, and by its newest version."""
+        then = self.sim.log.states[row.epoch].tables.get(NAME)
+        if then is None:
+            self.sim.broken("columns", f"a row is of epoch {row.epoch}, which has no table {NAME}")
+            return
+        now = self.sim.log.state.tables.get(NAME)
+        for table in (then, now):
+            if table is None or table.id != then.id:
+                continue
+            names = self._names(table)
+            given = [(self._number(cell.value), cell.value) for cell in row.cells if cell.value is not None]
+            wanted = {names[number]: value for number, value in given if number in names}
+            shown = TableTypes(table_change(table, row.epoch)).row(row)
+            seen = {name: str(value).encode() for name, value in shown.values.items()}
+            if seen != wanted:
+                self.sim.broken("columns", f"a row of epoch {row.epoch} shows {seen} by {table.version}, not {wanted}")
+            self.sim.did["columns", "seen in the CDC log"] += len(seen)
+
+    def _names(self, table: Table) -> dict[int, str]:
+        return {number: name for name, number in self._numbers[table.version].items()}
+
+    def _number(self, value: bytes) -> int:
+        """Of the column that a value was meant for."""
+        version, name = value.decode().split("/")
+        return self._numbers[version][name]
+
+
+def _commands(item: Entry) -> Iterable[Command]:
+    """Those of an entry, of a batch one by one."""
+    if isinstance(item.command, SchemaBatch):
+        return [command for statement in item.command.statements for command in statement.commands]
+    return [item.command] if isinstance(item.command, Command) else []

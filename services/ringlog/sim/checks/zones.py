@@ -1,0 +1,243 @@
+"""Zones: what their groups may do at once, and an own record of what was asked for. It shares nothing with the agent,
+nor with the rules, but the fields of commands and of partitions.
+
+*Primaries.* Of each node the model knows what it acts under: as of the state that it serves, once it is past what it
+had acknowledged before it crashed. A node counts in the group of a partition with what it knows there: the voters
+before the step, those after it, and whom it takes for the primary, the first voter that is alive. A primary is
+*confirmed* if majorities of both name it. After each event at most one knowledge of a partition has a confirmed
+primary, between two resets: who resets gives up those who are cut off.
+
+*Steps.* What is recorded as applied is true: each node that comes has a replica that runs, and a majority of the voters
+before it has the step on its disk. What is recorded as undone: a majority of them has seen the cancel. What is recorded
+once is never undone.
+
+*Wishes.* What a trigger asked for becomes stable, or something takes its place: another trigger, a reset, a cancel, the
+end of the partition. Nothing is planned where nothing is pending.
+
+*At rest.* Nobody has left among the data nodes, and they are those whose timers are over.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ringlog.kernel.commands.rebalances import (
+    CancelRebalance,
+    FinishCancel,
+    ResetPartitions,
+    SwitchStable,
+    TriggerRebalance,
+)
+from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, UnreadableEntry
+from ringlog.kernel.state import ClusterState, Node, in_order
+from ringlog.kernel.zones.model import NEVER, ZonePartition
+from ringlog.sim.checks.base import Check
+from ringlog.wire.records import NodeAck
+
+if TYPE_CHECKING:
+    from ringlog.sim.actors.node import SimNode
+    from ringlog.sim.simulation import Simulation
+
+Group = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Knowledge:
+    """What a node knows of a group. ``begun``: the epoch of the last reset, or of the partition's begin."""
+
+    begun: int
+    revisions: tuple[int, int]
+    old: Group
+    new: Group
+    primary: str
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """The voters of which a majority is needed."""
+        return tuple(group for group in (self.old, self.new) if group)
+
+
+class ZonesCheck(Check):
+    """The module's promises."""
+
+    def __init__(self, sim: Simulation) -> None:
+        super().__init__(sim)
+        self._known: dict[str, dict[str, Knowledge]] = {}
+        self._seen: dict[str, int] = {}
+        self._kept: dict[str, int] = {}
+        self._begun: dict[str, list[int]] = {}
+        self._cancels: dict[str, int] = {}
+        self._applied: set[tuple[str, int]] = set()
+        self._wishes: dict[str, Group] = {}
+
+    # ------------------------------------------------------------------------------------------- primaries
+
+    def began(self, node: str) -> None:
+        """It knows nothing yet."""
+        self._known.pop(node, None)
+
+    def adopted(self, node: str, state: ClusterState) -> None:
+        """It knows more."""
+        self._seen[node] = max(self._seen.get(node, 0), state.epoch)
+        before = self._known.get(node, {})
+        if not state.zones and not before:
+            return
+        if state.epoch < self._node(node).host.disk.get("acknowledged", 0):
+            return
+        known = self._known[node] = {
+            key: found
+            for key, one in state.zone_partitions.items()
+            if (found := self._knowledge(key, one, state)) is not None and any(node in group for group in found.groups)
+        }
+        for key in sorted(key for key, found in known.items() if before.get(key) != found):
+            self._one_primary(key)
+
+    def acked(self, ack: NodeAck) -> None:
+        """Its epoch is on the disk."""
+        self._kept[ack.node] = max(self._kept.get(ack.node, 0), ack.applied)
+
+    def _knowledge(self, key: str, one: ZonePartition, state: ClusterState) -> Knowledge | None:
+        begun = self._begun.get(key, [])
+        place = bisect_right(begun, state.epoch)
+        if not place:
+            return None
+        new = one.pending[0].peers if one.pending else ()
+        old = () if one.reached is None or (one.pending and one.pending[0].forced) else one.reached.peers
+        living = [node for node in old or new if _is_alive(state.nodes[node])]
+        revisions = one.revisions.stable, one.revisions.pending
+        return Knowledge(begun[place - 1], revisions, old, new, living[0] if living else "")
+
+    def _one_primary(self, key: str) -> None:
+        """No two confirmed ones between two resets."""
+        views: dict[Knowledge, set[str]] = {}
+        for node, known in self._known.items():
+            if key in known:
+                views.setdefault(known[key], set()).add(node)
+        confirmed = [
+            found
+            for found, nodes in views.items()
+            if found.primary and all(2 * len(nodes.intersection(group)) > len(group) for group in found.groups)
+        ]
+        for found in confirmed:
+            others = [one for one in confirmed if one is not found and one.begun == found.begun]
+            if others:
+                self._broken("two_primaries", f"{key}: {found} and {others[0]}")
+
+    # --------------------------------------------------------------------------------------------- entries
+
+    def entry(
+        self, before: ClusterState, after: ClusterState, item: Entry | UnreadableEntry, outcome: Outcome, offset: int
+    ) -> None:
+        """Something was decided."""
+        if before.zone_partitions is after.zone_partitions or not isinstance(item, Entry):
+            return
+        if outcome.kind is not OutcomeKind.APPLIED:
+            return
+        command = item.command
+        match command:
+            case SwitchStable():
+                self._applies(f"{command.zone}/{command.partition}", before)
+            case FinishCancel():
+                self._ends(command, before, after)
+            case CancelRebalance():
+                self._cancelled(f"{command.zone}/{command.partition}", after)
+        for key in sorted({*before.zone_partitions, *after.zone_partitions}):
+            was, now = before.zone_partitions.get(key), after.zone_partitions.get(key)
+            if was is now:
+                continue
+            if now is None:
+                self._wishes.pop(key, None)
+                continue
+            if was is None or isinstance(command, ResetPartitions):
+                self._begun.setdefault(key, []).append(after.epoch)
+                self._wishes.pop(key, None)
+            if isinstance(command, TriggerRebalance):
+                goal = now.planned or (now.pending[-1] if now.pending else None)
+                self._wishes[key] = goal.nodes if goal is not None else ()
+            if now.planned is not None and not now.pending:
+                self._broken("orphan_planned", f"{key}: {now}")
+            self._fulfils(key, now)
+
+    def _fulfils(self, key: str, now: ZonePartition) -> None:
+        """Who is at rest has what was asked for last."""
+        wish = self._wishes.get(key)
+        if not wish or now.pending:
+            return
+        del self._wishes[key]
+        if now.stable is None or now.stable.nodes != wish:
+            self._broken("lost_trigger", f"{key} was to have {wish} and rests on {now.stable}")
+
+    def _applies(self, key: str, before: ClusterState) -> None:
+        """The step that is recorded is applied in truth."""
+        one = before.zone_partitions[key]
+        revision, step = one.revisions.pending, one.pending[0]
+        old = None if step.forced else one.reached
+        for node in set(step.nodes) - set(() if old is None else old.nodes):
+            if (node, key, revision) not in self.sim.shared["replicas"]:
+                self._broken("zone_gate", f"{key} went to {step}, and {node} has no replica")
+        for peers in (() if old is None else old.peers), step.peers:
+            having = [node for node in peers if self._kept.get(node, 0) >= revision]
+            if peers and 2 * len(having) <= len(peers):
+                self._broken("zone_gate", f"{key} went to {step} of {revision}, which only {having} of {peers} have")
+        self._applied.add((key, revision))
+
+    def _cancelled(self, key: str, after: ClusterState) -> None:
+        """What was asked for before is given up, but for what is planned."""
+        self._cancels[key] = after.epoch
+        if after.zone_partitions[key].planned is None:
+            self._wishes.pop(key, None)
+
+    def _ends(self, command: FinishCancel, before: ClusterState, after: ClusterState) -> None:
+        """What is undone was left by a majority, and was not recorded before."""
+        key = f"{command.zone}/{command.partition}"
+        if command.result == "already_new":
+            self._applies(key, before)
+            return
+        old, noted = before.zone_partitions[key].reached, self._cancels[key]
+        assert old is not None, "there is a way back"
+        if (key, command.pending_revision) in self._applied:
+            self._broken("zone_cancel", f"{key} had applied the step of {command.pending_revision}")
+        seen = [node for node in old.peers if self._seen.get(node, 0) >= noted]
+        if 2 * len(seen) <= len(old.peers):
+            self._broken("zone_cancel", f"{key} turned back at {noted}, which only {seen} of {old.peers} have seen")
+        now = after.zone_partitions[key]
+        if now.stable is None or now.stable.nodes != old.nodes:
+            self._broken("zone_cancel", f"{key} turned back to {now.stable}, not to {old}")
+        if not now.pending:
+            self._wishes.pop(key, None)
+
+    # --------------------------------------------------------------------------------------------- at rest
+
+    def quiet(self) -> None:
+        """Data nodes are those that they should be."""
+        if not self.sim.shared["rebalances"]:
+            return
+        for detail in _data_nodes(self.sim.log.state):
+            self._broken("data_nodes", detail)
+
+    def _node(self, node: str) -> SimNode:
+        found: SimNode = self.sim.shared["nodes"][node]
+        return found
+
+    def _broken(self, rule: str, detail: str) -> None:
+        self.sim.broken(rule, detail)
+
+
+def _is_alive(node: Node) -> bool:
+    return not node.down and node.state != "left"
+
+
+def _data_nodes(state: ClusterState) -> Iterator[str]:
+    """What is wrong with data nodes; the simulator's filters match everybody."""
+    for name, zone in in_order(state.zones):
+        have = set(zone.nodes)
+        for node, found in in_order(state.nodes):
+            if found.state == "left" and node in have:
+                yield f"{node} has left, and is a data node of {name}"
+            elif _is_alive(found) and node not in have and zone.scale_up != NEVER:
+                yield f"{node} is alive, and no data node of {name}"
+            elif not _is_alive(found) and node in have and zone.scale_down != NEVER:
+                yield f"{node} is down, and a data node of {name}"

@@ -1,0 +1,103 @@
+"""Snapshots, an archive and truncations, in a part of the runs, while the machines that look after them die.
+
+Agents die in any write of theirs; readers begin again and again; one reader sleeps through a truncation. Now and then a
+keeper stores a state that it has not folded, or the topic holds a snapshot of another log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from ringlog.kernel.commands.snapshots import TakeSnapshot
+from ringlog.kernel.commands.truncation import TruncateLog
+from ringlog.kernel.values import Micros
+from ringlog.log.folding import Start
+from ringlog.log.snapshots import cut, key_of
+from ringlog.runtime.draw import draw_uuid
+from ringlog.sim.at_once import IDENTITY
+from ringlog.sim.broker import METADATA, SNAPSHOTS
+from ringlog.sim.chance import Chance
+from ringlog.sim.world import MS, SECOND
+from ringlog.wire.records import SnapshotConfirmation, SnapshotRecord, encode_snapshot_record
+
+if TYPE_CHECKING:
+    from ringlog.sim.operator import SimOperator
+    from ringlog.sim.simulation import Simulation
+
+PROFILE: Final = "truncation"
+"""The profile of which every run has them."""
+SHARE: Final = 0.03
+"""How many of the other runs have them, of those without a scenario."""
+LASTS: Micros = 6 * SECOND
+WHAT: Final = ("archive", "snapshot", "truncate", "dies", "forgets", "foreign_snapshot")
+Drawn = tuple[Micros, str, tuple[Any, ...]]
+
+
+def truncating(chance: Chance, agents: Sequence[str], readers: Sequence[str], share: float) -> list[Drawn]:
+    """(time, what happens, with which arguments); nothing in most runs: ``share`` of them have something.
+
+    ``agents``, ``readers``: hosts that look after the log, and others that read it.
+    """
+    if not chance.happens(share):
+        return []
+    drawn: list[Drawn] = [(0, "archive", ())] if chance.happens(0.7) else []
+
+    def add(low: int, high: int, what: str, *arguments: Any) -> int:
+        at = chance.between(low, high)
+        drawn.append((at * MS, what, arguments))
+        return at
+
+    for _ in range(chance.between(4, 9)):
+        add(100, 5_000, "snapshot")
+    for _ in range(chance.between(3, 6)):
+        taken = chance.between(1, 4)
+        at = add(600, 5_400, "truncate", taken)
+        if chance.happens(0.4):
+            add(max(at - 100, 0), at, "pause", chance.pick(readers), chance.between(300, 1_500))
+    for _ in range(chance.between(0, 4)):
+        add(100, 5_000, "dies", chance.between(1, 10))
+    for _ in range(chance.between(2, 5)):
+        add(500, 5_800, "crash", chance.pick([*agents, *readers]), chance.between(50, 1_500))
+    if chance.happens(0.3):
+        add(100, 3_000, "forgets")
+    if chance.happens(0.3):
+        at = add(800, 5_000, "foreign_snapshot")
+        add(at + 20, at + 300, "crash", chance.pick([*agents, *readers]), 50)
+    return drawn
+
+
+def befalls(sim: Simulation, operator: SimOperator, number: int, what: str, arguments: tuple[Any, ...]) -> None:
+    """One of ``WHAT`` happens."""
+    ends = sim.log_ends
+    match what, arguments:
+        case "archive", ():
+            pass  # it is there from the beginning
+        case "snapshot", ():
+            operator.images([TakeSnapshot()])
+        case "truncate", (taken,):
+            epochs = sorted((mark.epoch for mark in sim.log.state.snapshots.values()), reverse=True)
+            if epochs:
+                operator.images([TruncateLog(epochs[min(taken, len(epochs)) - 1])])
+        case "dies", (writes,):
+            ends.deaths.left = writes
+        case "forgets", ():
+            ends.forgetful = True
+        case "foreign_snapshot", ():
+            _foreign(sim, Chance(sim.world.seed, f"foreign/{number}"))
+
+
+def _foreign(sim: Simulation, chance: Chance) -> None:
+    """Somebody restores a copy of the topic: it holds a snapshot of a log that took another way, confirmed there."""
+    broker, state = sim.broker, sim.log.state
+    state = replace(state, state_id=draw_uuid(chance))
+    topic_id = chance.pick([IDENTITY, "another"])
+    position = broker.partition(METADATA).high
+    head, chunks = cut(Start(state, position), topic_id, "keeper", 0, f"foreign/{state.epoch}")
+    whose = state.cluster_id, topic_id, state.epoch, state.state_id
+    said = SnapshotConfirmation(*whose, position, head.digest, "publisher", 0)
+    first = broker.partition(SNAPSHOTS).high
+    records: tuple[SnapshotRecord, ...] = (*chunks, replace(head, first=first), said)
+    for record in records:
+        broker.put(SNAPSHOTS, key_of(record), encode_snapshot_record(record))

@@ -1,0 +1,123 @@
+"""One role stores the state behind a ``TakeSnapshot``, others say what they have; then readers begin with it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from ringlog.agents.snapshots import SnapshotThread
+from ringlog.kernel.commands.cluster import InitializeCluster, Noop
+from ringlog.kernel.commands.snapshots import TakeSnapshot
+from ringlog.kernel.encoding import digest
+from ringlog.kernel.state import EMPTY_STATE, ClusterState
+from ringlog.log.beginning import Beginning, SnapshotTopic
+from ringlog.log.errors import LogUnavailable
+from ringlog.log.memory import MemoryKeyed
+from ringlog.log.replay import catch_up
+from ringlog.log.replica import LogReplica
+from ringlog.runtime.clock import ManualClock
+from ringlog.wire.records import SnapshotConfirmation, decode_snapshot_record
+from tests.log.test_snapshots import Cluster
+
+
+class Agents:
+    """A cluster, and threads of roles that fold it."""
+
+    def __init__(self) -> None:
+        self.cluster = Cluster()
+        self.cluster.apply(InitializeCluster("c"), Noop())
+        self.replicas: list[LogReplica] = []
+        self.threads: list[SnapshotThread] = []
+
+    def act(self, role: str, topic: MemoryKeyed | None = None) -> SnapshotThread:
+        replica = LogReplica(self.cluster.log).start()
+        catch_up(replica)
+        records = topic or self.cluster.records
+        thread = SnapshotThread(
+            role, lambda: SnapshotTopic(records), lambda: replica.identity, ManualClock(), lambda: role
+        )
+        replica.subscribe(lambda before, after, _item, _outcome, offset: thread.folded(before, after, offset))
+        self.replicas.append(replica)
+        self.threads.append(thread)
+        return thread
+
+    def heard(self, count: int) -> list[object]:
+        """The first records of the topic, when there are so many."""
+        tail, found = self.cluster.records.tail(0), list[object]()
+        while len(found) < count:
+            records = tail.poll(20.0)
+            assert records, f"{len(found)} of {count} records came"
+            found += [decode_snapshot_record(record.data) for record in records]
+        return found
+
+    def begin(self) -> ClusterState:
+        log = self.cluster.log
+        return Beginning(lambda: SnapshotTopic(self.cluster.records)).start(log, log.identity(), lambda _: ()).state
+
+    def close(self) -> None:
+        for thread in self.threads:
+            thread.stop()
+        for replica in self.replicas:
+            replica.stop()
+
+
+@pytest.fixture
+def agents() -> Iterator[Agents]:
+    made = Agents()
+    yield made
+    made.close()
+
+
+def test_who_stores_and_who_confirms(agents: Agents) -> None:
+    for role in ("validator", "coordinator", "publisher", "keeper", "balancer"):
+        agents.act(role)
+    agents.cluster.apply(TakeSnapshot())
+    *_, first, second = agents.heard(4)
+    assert isinstance(first, SnapshotConfirmation)
+    assert isinstance(second, SnapshotConfirmation)
+    assert {first.by, second.by} == {"coordinator", "publisher"}
+    assert digest(agents.begin()) == digest(agents.cluster.state)
+    agents.close()
+    assert len(agents.heard(4)) == 4, "validator and balancer wrote nothing"
+
+
+def test_without_a_second_reader_nobody_begins_with_it(agents: Agents) -> None:
+    agents.act("keeper")
+    agents.cluster.apply(TakeSnapshot())
+    agents.heard(2)
+    assert agents.begin() == EMPTY_STATE
+
+
+def test_a_reader_with_another_state_disputes_it(agents: Agents) -> None:
+    agents.act("keeper")
+    before = agents.cluster.state
+    agents.cluster.apply(TakeSnapshot())
+    agents.heard(2)
+    wrong = replace(agents.cluster.state, name="another")
+    agents.act("coordinator").folded(before, wrong, agents.cluster.log.end_offset() - 1)
+    said = agents.heard(3)[2]
+    assert isinstance(said, SnapshotConfirmation)
+    assert said.digest == digest(wrong) != digest(agents.cluster.state)
+    assert agents.begin() == EMPTY_STATE
+
+
+def test_a_broker_that_is_away_costs_that_snapshot_only(agents: Agents) -> None:
+    class Away(MemoryKeyed):
+        refused = threading.Event()
+
+        def put(self, key: str, data: bytes | None) -> int:
+            if not self.refused.is_set():
+                self.refused.set()
+                raise LogUnavailable("away")
+            return agents.cluster.records.put(key, data)
+
+    away = Away()
+    agents.act("keeper", away)
+    agents.cluster.apply(TakeSnapshot())
+    assert away.refused.wait(20)
+    agents.cluster.apply(Noop(), TakeSnapshot())
+    chunk, head = agents.heard(2)
+    assert (getattr(chunk, "number", None), getattr(head, "epoch", None)) == (0, agents.cluster.state.epoch)

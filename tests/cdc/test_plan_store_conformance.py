@@ -1,0 +1,115 @@
+"""What everything that keeps a plan chain must do: the folder on disk, and the simulator's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ringlog.sim.actors.cdc_job import SimCdcJob
+from ringlog.sim.actors.checkpoint import Checkpoint
+from ringlog.sim.chance import Chance
+from ringlog.sim.simulation import Simulation
+from ringlog.sim.world import SimWorld
+from ringlog_cdc.chain import StoredChain, canonical, context_name
+from ringlog_cdc.errors import ChainBroken, ChainMoved
+from ringlog_cdc.plan import GENESIS, close_entry
+from ringlog_cdc.plan_store import PlanStore
+from tests.cdc.test_plan_store import part
+from tests.sim.carrying import carry_out
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where chains are kept. ``open``: the chain there, as a new driver finds it; ``do``: what storing gives, done."""
+
+    open: Callable[[], StoredChain[Any, Any]]
+    do: Callable[[Any], Any]
+
+
+def folder(path: Path) -> Place:
+    return Place(lambda: PlanStore(path), lambda done: done)
+
+
+def simulated(_: Path) -> Place:
+    world = SimWorld(1)
+    sim, disk = Simulation(world, "cluster", ()), world.host("spark")
+    sim.shared["job"] = SimCdcJob(sim, disk)
+
+    def opened() -> Checkpoint:
+        return Checkpoint(sim, disk, disk, Chance(1, "writes"), lambda _: None)
+
+    return Place(opened, lambda steps: carry_out(world, disk, steps))
+
+
+@pytest.fixture(params=[folder, simulated], ids=lambda make: make.__name__)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    made: Place = request.param(tmp_path)
+    return made
+
+
+def test_a_chain_is_read_back(place: Place) -> None:
+    store = place.open()
+    assert store.head is GENESIS
+    place.do(store.append(part(store.head, 0, 3)))
+    place.do(store.append(close_entry(store.head, generations=["g"], low_watermark=2, epoch=1, incarnation="i")))
+    place.do(store.append(part(store.head, 1, 5)))
+    again = place.open()
+    assert again.head == store.head != GENESIS
+    assert again.parts(1) == (store.head,)
+    assert again.parts(2) == ()
+
+
+def test_the_place_of_an_entry_is_taken_once(place: Place) -> None:
+    mine, other = place.open(), place.open()
+    first = part(GENESIS, 0, 3)
+    place.do(mine.append(first))
+    for end in (3, 4):
+        with pytest.raises(ChainMoved):
+            place.do(other.append(part(GENESIS, 0, end)))
+    assert other.head is GENESIS
+    assert place.open().head == first
+
+
+def test_an_entry_that_does_not_follow_is_not_stored(place: Place) -> None:
+    store = place.open()
+    first = part(GENESIS, 0, 3)
+    second = part(first, 1, 5)
+    with pytest.raises(ChainBroken):
+        place.do(store.append(second))
+    place.do(store.append(first))
+    with pytest.raises(ChainBroken):
+        place.do(store.append(part(part(GENESIS, 0, 4), 1, 5)))
+    assert store.head == place.open().head == first
+    place.do(store.append(second))
+    assert place.open().head == second
+
+
+def test_marks_are_read_back_and_durable_positions_stop_before_the_first_part_without_one(place: Place) -> None:
+    store = place.open()
+    first = part(store.head, 0, 3)
+    place.do(store.append(first))
+    assert (store.durable_positions(), store.undone()) == ({}, (first,))
+    place.do(store.mark_done(first))
+    place.do(store.append(part(store.head, 1, 5)))
+    assert store.durable_positions() == {0: 3}
+    again = place.open()
+    assert (again.is_done(first), again.is_done(again.head)) == (True, False)
+    assert again.durable_positions() == {0: 3}
+    place.do(again.mark_done(again.head))
+    place.do(again.mark_done(again.head))
+    assert again.durable_positions() == place.open().durable_positions() == {0: 5}
+
+
+def test_contexts_go_by_the_digest_of_their_one_text(place: Place) -> None:
+    store = place.open()
+    name = place.do(store.put_context({"b": 1, "a": [2]}))
+    assert place.do(store.put_context({"a": [2], "b": 1})) == name == context_name(canonical({"a": [2], "b": 1}))
+    other = place.do(store.put_context({"a": [3], "b": 1}))
+    assert store.context(name) == place.open().context(name) == {"a": [2], "b": 1}
+    assert place.open().context(other) == {"a": [3], "b": 1}
+    with pytest.raises(ChainBroken, match="missing"):
+        store.context("0" * 64)

@@ -1,0 +1,76 @@
+"""Rows of tables in tablets: one by one and many at once, from stored contexts, over lives of a name."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ringlog.kernel.commands.schema import DropTable
+from ringlog.kernel.commands.verdicts import SettleVerdicts
+from ringlog.kernel.generations.lookup import generation_at, stream_of
+from ringlog.kernel.ring.murmur3 import token_of
+from ringlog.kernel.state import ClusterState
+from ringlog.kernel.values import TabletOptions
+from ringlog.wire.records import Mutation
+from ringlog_cdc.decisions import context_of, table_of
+from ringlog_cdc.pieces import Single, route_single
+from ringlog_cdc.routing import RoutingTable
+from ringlog_cdc.rows import Input, PartContext, outgoing
+from tests.kernel.entries import applied
+from tests.kernel.generations.test_tablet_streams import LOGGED, begun, coordinated, cut
+from tests.kernel.tablets import lives
+
+KEYS = tuple(number.to_bytes(4, "big") for number in range(12))
+
+
+@pytest.fixture(scope="module")
+def start() -> ClusterState:
+    return applied(begun(), LOGGED)
+
+
+def stored(state: ClusterState) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(json.dumps(context_of(state, "mutations", 4, 1_000_000)))
+    return found
+
+
+def write(key: bytes, at: int) -> Mutation:
+    return Mutation(None, None, "ks", "t", at, None, "INSERT", (key,), (), ())
+
+
+def streams_of(table: RoutingTable, key: bytes, at: int) -> set[bytes]:
+    """Where the row of a write appended at ``at`` goes, by either way."""
+    mutation = write(key, at)
+    (alone,) = route_single(table, "mutations", 1_000_000, Single(mutation, at, 0, 0), 9).streams
+    part = PartContext("mutations", "", "one", 9, 1_000_000)
+    (among,) = outgoing(table, [Input(0, 0, at, None, b"", mutation)], part)
+    return {alone, among.key}
+
+
+def wanted(state: ClusterState, key: bytes, at: int, table: str) -> set[bytes]:
+    generation = generation_at(state.generations, at)
+    assert generation is not None
+    return {stream_of(generation, token_of(key), table)}
+
+
+def test_a_stored_context_gives_the_streams_that_it_gave_before(start: ClusterState) -> None:
+    later = coordinated(cut(start), 10_000_000)
+    first, second = (generation.timestamp for generation in later.generations)
+    context = stored(start)
+    for key in KEYS:
+        for state in (start, later):
+            assert streams_of(table_of(context, (), state), key, first) == wanted(start, key, first, LOGGED.id)
+        for at in (first, second):
+            assert streams_of(table_of(stored(later), (), later), key, at) == wanted(later, key, at, LOGGED.id)
+
+
+def test_a_write_of_a_dropped_table_lies_in_the_streams_of_that_one(start: ClusterState) -> None:
+    again = replace(lives.create_table("t", TabletOptions(8), 2), cdc=LOGGED.cdc)
+    state = applied(start, SettleVerdicts(5_000_000), DropTable("ks", "t"), again)
+    table = table_of(stored(state), (), state)
+    for key in KEYS:
+        assert streams_of(table, key, 4_000_000) == wanted(state, key, 4_000_000, LOGGED.id)
+        assert streams_of(table, key, 6_000_000) == wanted(state, key, 6_000_000, again.id)
+    assert wanted(state, KEYS[0], 4_000_000, LOGGED.id) != wanted(state, KEYS[0], 4_000_000, again.id)

@@ -1,0 +1,213 @@
+"""``ringlog zone``, each of its words, on a log in memory: what is printed, as JSON, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from ringlog.cli import submitting, zone
+from ringlog.cli.main import app
+from ringlog.client.client import Client, Logs
+from ringlog.client.founding import found
+from ringlog.client.results import Submitted
+from ringlog.kernel.commands.nodes import DeclareDown
+from ringlog.kernel.commands.rebalances import SwitchStable, TriggerRebalance
+from ringlog.kernel.commands.zones import SetDataNodes
+from ringlog.kernel.values import Command
+from ringlog.kernel.zones.model import ZonePartition
+from ringlog.log.memory import MemoryLog
+from ringlog.log.replica import LogReplica
+from ringlog.wire.ids import time_of
+from tests.kernel.zones.scenes import ids, letter, partition
+from tests.tidy.files import ROOT
+
+
+class Authoring(Client):
+    """A client that decides what it submits by itself: no agents run here."""
+
+    def submit(self, command: Command, **_: Any) -> Submitted:
+        return self.direct.submit(command)
+
+
+@pytest.fixture
+def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
+    """Four nodes, of which C has a disk of its own kind; the command line uses this client."""
+    metadata = MemoryLog("tests.metadata")
+    with LogReplica(metadata) as replica:
+        found(metadata, replica, "tests", {})
+    logs = Logs(metadata, MemoryLog("tests.requests"), MemoryLog("tests.results"))
+    with Authoring("", "tests", "cli", logs=logs) as client:
+        for name in "ABCD":
+            client.submit(letter(name, features=("ssd",) if name == "C" else ()))
+
+        @contextmanager
+        def connected(_: object) -> Iterator[Client]:
+            yield client
+
+        monkeypatch.setattr(submitting, "connect", connected)
+        monkeypatch.setattr(zone, "connect", connected)
+        monkeypatch.setattr(zone, "said", lambda *_: {})
+        yield client
+
+
+def run(*words: str) -> tuple[int, str, str]:
+    """(exit status, standard output, standard error) of ``ringlog zone``."""
+    ended = CliRunner().invoke(app, ["zone", *words, "--bootstrap", "b:1", "--cluster", "tests"])
+    assert ended.exception is None or isinstance(ended.exception, SystemExit), ended.exception
+    return ended.exit_code, ended.stdout, ended.stderr
+
+
+def shown(*words: str) -> Any:
+    """What a word prints as JSON."""
+    status, out, err = run(*words, "--json")
+    assert status == 0, err
+    return json.loads(out)
+
+
+def refused(code: str, *words: str) -> None:
+    """The word ends with status 1 and the code."""
+    status, out, err = run(*words)
+    assert (status, out, err.split(":")[0]) == (1, "", code)
+
+
+def one(client: Client) -> ZonePartition:
+    return partition(client.read_barrier())
+
+
+def moved(client: Client, letters: str) -> None:
+    """The zone's data nodes are others, and its partitions are on their way to them."""
+    client.submit(SetDataNodes("z", ids(letters), client.read_barrier().epoch))
+    client.submit(TriggerRebalance("z", client.read_barrier().epoch))
+
+
+def test_a_zone_is_made_shown_altered_and_dropped(client: Client) -> None:
+    assert run("list")[1] == "no zones\n"
+    assert shown("list") == []
+    made = shown("create", "z", "--partitions", "2", "--replicas", "2", "--quorum", "2", "--scale-up", "5")
+    assert made["outcome"] == "applied"
+    status, out, _ = run("create", "fast", "--profile", "ssd", "--filter", "$[?(@.rack == 'rC')]", "--partitions", "1")
+    assert (status, out.split()[0]) == (0, "applied")
+    fast, z = shown("list")
+    assert (fast["zone"], fast["data_nodes"], fast["profiles"]) == ("fast", ["C"], ["ssd"])
+    assert (z["partitions"], z["replicas"], z["quorum"], z["scale_up"], z["scale_down"]) == (2, 2, 2, 5, None)
+    listed = run("list")[1]
+    assert "data nodes" in listed
+    assert "A, B, C, D" in listed
+    assert run("alter", "z", "--replicas", "3", "--mode", "high_availability")[0] == 0
+    assert [row["waits"] for row in shown("show", "z")["partitions"]] == [
+        f"for what changed at epoch {client.state.epoch} to be acted on: TriggerRebalance"
+    ] * 2
+    assert run("drop", "fast")[0] == 0
+    assert [row["zone"] for row in shown("list")] == ["z"]
+
+
+def test_the_plan_is_what_a_trigger_then_does(client: Client) -> None:
+    assert run("create", "z", "--partitions", "1", "--replicas", "3", "--filter", "$[?(@.name != 'D')]")[0] == 0
+    assert run("plan", "z")[1] == "each partition is where it belongs\n"
+    client.submit(SetDataNodes("z", ids("ABD"), client.read_barrier().epoch))
+    assert run("plan", "z")[1] == "0: A, B, C to A, B, D\n"
+    plan = shown("plan", "z")
+    assert plan["replicas"] == {"D": 1}
+    client.submit(TriggerRebalance("z", client.read_barrier().epoch))
+    (row,) = shown("show", "z")["partitions"]
+    assert row["pending"] == plan["moves"][0]["steps"] == [["A", "B", "D"]]
+    assert row["waits"] == "for its group to have A, B, D; not yet: A, B, C, D"
+    status, out, _ = run("show", "z")
+    assert status == 0
+    assert out.startswith("z: 3 replicas, quorum 2, $[?(@.name != 'D')]\n")
+    assert "for its group to have A, B, D" in " ".join(out.split())
+
+
+def test_a_move_is_cancelled_once_and_only_the_one_that_is_meant(client: Client) -> None:
+    assert run("create", "z", "--partitions", "1", "--replicas", "2", "--filter", "$[?(@.rack < 'rC')]")[0] == 0
+    refused("nothing_pending", "cancel", "z", "0")
+    moved(client, "CD")
+    revision = one(client).revisions.pending
+    refused("outdated_revision", "cancel", "z", "0", "--revision", str(revision - 1))
+    assert one(client).cancel is None
+    assert shown("cancel", "z", "0", "--revision", str(revision), "--reason", "too slow")["outcome"] == "applied"
+    (row,) = shown("show", "z")["partitions"]
+    assert row["cancel"] == {"old": ["A", "B"], "new": ["C", "D"]}
+    assert row["waits"] == "for its group to return to A, B; not yet: A, B"
+    assert run("cancel", "z", "0")[0] == 0, "again changes nothing"
+
+
+def test_partitions_that_lost_their_majority_begin_anew(client: Client) -> None:
+    filter_ = ("--filter", "$[?(@.rack != 'rD')]")
+    assert run("create", "z", "--partitions", "1", "--replicas", "3", *filter_)[0] == 0
+    refused("partition_healthy", "reset", "z")
+    for name in ids("AB"):
+        client.submit(DeclareDown(name, "burnt"))
+    assert "ringlog zone reset" in shown("show", "z")["partitions"][0]["waits"]
+    assert shown("reset", "z", "0")["outcome"] == "applied"
+    head = one(client).pending[0]
+    assert head.forced
+    client.submit(SwitchStable("z", 0, head.nodes, (), one(client).revisions))
+    assert shown("show", "z")["partitions"][0]["stable"] == ["C"]
+
+
+def test_a_replica_is_made_anew_and_what_is_shown_says_since_when(client: Client) -> None:
+    assert run("create", "z", "--partitions", "1", "--replicas", "3", "--filter", "$[?(@.name != 'D')]")[0] == 0
+    (row,) = shown("show", "z")["partitions"]
+    assert (row["state"], row["since"]) == ("available", client.state.epoch)
+    assert shown("restart", "z", "0", "C")["outcome"] == "applied"
+    epoch = client.read_barrier().epoch
+    (row,) = shown("show", "z")["partitions"]
+    assert (row["pending"], row["since"], row["revision"]) == ([["A", "B"]], epoch, epoch)
+    assert row["at"] == time_of(client.state.state_id)
+    assert "since 2" in " ".join(run("show", "z")[1].split())
+    client.submit(DeclareDown(ids("C")[0], "burnt"))
+    (row,) = shown("show", "z")["partitions"]
+    assert (row["state"], row["replicas"]) == ("degraded", {"A": "healthy", "B": "healthy", "C": "unavailable"})
+    for name, state in (("B", "read_only"), ("A", "unavailable")):
+        client.submit(DeclareDown(ids(name)[0], "burnt"))
+        assert shown("show", "z")["partitions"][0]["state"] == state
+
+
+REFUSED = (
+    ("bad_filter", "create n --filter nonsense"),
+    ("no_data_nodes", "create n --filter $[?(@.rack=='r9')]"),
+    ("no_data_nodes", "create n --profile nvme"),
+    ("too_few_data_nodes", "create n --replicas 9"),
+    ("bad_field", "create n --replicas 3 --quorum 0"),
+    ("bad_field", "create n --partitions 65001"),
+    ("too_large", "create n --partitions 65000 --replicas 2"),
+    ("bad_field", "create n --scale-up -1"),
+    ("bad_field", "create n --mode fast"),
+    ("bad_field", "create no-name"),
+    ("zone_exists", "create z"),
+    ("bad_field", "alter z"),
+    ("unknown_zone", "alter n --replicas 1"),
+    ("unknown_zone", "drop n"),
+    ("unknown_zone", "show n"),
+    ("unknown_zone", "plan n"),
+    ("unknown_zone", "reset n"),
+    ("unknown_zone", "cancel n 0"),
+    ("unknown_zone_partition", "cancel z 7"),
+    ("unknown_zone_partition", "reset z 7"),
+    ("unknown_zone", "restart n 0 A"),
+    ("unknown_zone_partition", "restart z 7 A"),
+)
+
+
+def test_what_cannot_be_is_refused_with_a_code_and_changes_nothing(client: Client) -> None:
+    assert run("create", "z", "--partitions", "1")[0] == 0
+    before = client.read_barrier()
+    for code, words in REFUSED:
+        refused(code, *words.split())
+        assert client.read_barrier() is before, words
+
+
+def test_the_rehearsal_of_the_guide_runs() -> None:
+    guide = (ROOT / "docs" / "guide" / "zones.md").read_text(encoding="utf-8")
+    lines = [line.strip() for line in guide.splitlines() if line.startswith("    {")]
+    ended = CliRunner().invoke(app, ["rehearse"], input="\n".join(lines))
+    answers = [json.loads(line) for line in ended.stdout.splitlines()]
+    assert len(answers) == len(lines) > 8
+    assert [one.get("code") for one in answers if one.get("outcome") == "rejected"] == ["outdated_cause"]
+    assert answers[-1]["partitions"][0]["stable"] == ["A", "B", "C"]

@@ -1,0 +1,92 @@
+"""The metadata log behind a consumer's rows: what was seen of it is remembered beside the consumer's own file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ringlog.client.cdc.errors import TablesForgotten
+from ringlog.client.cdc.schema import SchemaFollower
+from ringlog.client.cdc.stores import log_record_of
+from ringlog.kernel.commands.cluster import InitializeCluster
+from ringlog.kernel.commands.keyspaces import CreateKeyspace
+from ringlog.kernel.commands.movements import Join
+from ringlog.kernel.commands.schema import AlterTable
+from ringlog.kernel.commands.truncation import ConfirmSnapshot, TruncateLog
+from ringlog.kernel.values import Column, Replication
+from ringlog.log.beginning import Beginning, SnapshotTopic
+from ringlog.log.errors import LogDamaged, LogError
+from ringlog.log.identity import CarriedRecord, record_of, record_to_json
+from tests.fuzz.world import SEED, next_steps, node
+from tests.kernel.entries import TABLE
+from tests.log.test_identity import World
+from tests.log.test_snapshots import Cluster
+
+
+def test_rows_are_not_read_by_the_tables_of_another_history(tmp_path: Path) -> None:
+    world, record = World(), log_record_of(tmp_path / "place")
+    world.grow(8)
+    for _ in range(2):
+        SchemaFollower("", "shop", record, world.log).start().close()
+    world.grow(3)
+    SchemaFollower("", "shop", record, world.log).start().close()
+    world.log.truncate(5)
+    world.grow(20, seed=b"after the power cut")
+    with pytest.raises(LogError) as halted:
+        SchemaFollower("", "shop", record, world.log).start()
+    assert halted.value.code == "log_forked"
+    SchemaFollower("", "shop", log_record_of(tmp_path / "another"), world.log).start().close()
+
+
+def test_what_was_seen_can_be_kept_beside_a_place() -> None:
+    """As an offset of Spark's has it: as text, from one start of a query to the next."""
+    world, first = World(), CarriedRecord("the checkpoint")
+    world.grow(8)
+    SchemaFollower("", "shop", first, world.log).start().close()
+    assert first.recorded is not None
+    kept = record_to_json(first.recorded)
+    world.grow(3)
+    again = CarriedRecord("the checkpoint", record_of(kept, "the checkpoint"))
+    SchemaFollower("", "shop", again, world.log).start().close()
+    assert again.recorded is not None
+    assert again.recorded.position == world.log.end_offset()
+    world.log.truncate(5)
+    world.grow(20, seed=b"after the power cut")
+    with pytest.raises(LogError, match="says the checkpoint") as halted:
+        SchemaFollower("", "shop", CarriedRecord("the checkpoint", record_of(kept, "it")), world.log).start()
+    assert halted.value.code == "log_forked"
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"topic_id": 3, "position": 1}', '{"topic_id": "", "position": -1}'])
+def test_a_place_with_anything_else_is_refused(text: str) -> None:
+    with pytest.raises(LogDamaged, match="the checkpoint"):
+        record_of(text, "the checkpoint")
+
+
+def test_a_log_that_was_truncated_says_what_it_does_not_know() -> None:
+    cluster = Cluster()
+    cluster.apply(InitializeCluster("c"), node(1), Join(node(1).id, (5,), SEED))
+    while steps := next_steps(cluster.state, 10**9):
+        cluster.apply(steps[0])
+    cluster.apply(CreateKeyspace("ks", Replication("simple", 1)), TABLE)
+    made = cluster.state.epoch
+    cluster.apply(AlterTable("ks", "t", (Column("more", "int"),)))
+    head = cluster.store("publisher")
+    said = head.epoch, head.state_id, head.position, head.digest
+    cluster.apply(ConfirmSnapshot(*said, ("keeper", "publisher")), TruncateLog(head.epoch))
+    whole = SchemaFollower("", "c", metadata=cluster.log, beginning=oldest(cluster)).start()
+    cluster.log.delete_before(head.position - 1)
+    later = SchemaFollower("", "c", metadata=cluster.log, beginning=oldest(cluster)).start()
+    for follower in (whole, later):
+        assert follower.at("ks.t", head.epoch) == follower.at("ks.t", 0)
+        assert follower.at("ks.t", head.epoch - 1) == follower.at("ks.t", 0)
+    assert whole.at("ks.t", made) != whole.at("ks.t", 0)
+    with pytest.raises(TablesForgotten, match=f"ks.t at epoch {made}"):
+        later.at("ks.t", made)
+    for follower in (whole, later):
+        follower.close()
+
+
+def oldest(cluster: Cluster) -> Beginning:
+    return Beginning(lambda: SnapshotTopic(cluster.records), oldest=True)

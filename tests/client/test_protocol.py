@@ -1,0 +1,135 @@
+"""The steps of a read and a write, performed on replicas that are a table: digests, repairs, who is behind."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from ringlog.client import protocol
+from ringlog.client.errors import RequestImpossible, RequestTimedOut
+from ringlog.client.plans import Answer, Level
+from ringlog.client.protocol import AskReplica, AwaitReplies, FoundCell, LookForNewest, ReceivedReply, Told
+from ringlog.kernel.values import Micros
+from ringlog.protocol.effects import Newest, Now, Steps, Until, carry_out
+from ringlog.wire.cells import RegisterCell, digest_of, key_of
+from ringlog.wire.data import BEHIND
+from tests.client.test_plans import ring
+from tests.node.world import name_of
+
+KEY, OLD, NEW = key_of("shop", b"k"), RegisterCell(1, b"old"), RegisterCell(2, b"new")
+ONE, TWO, THREE = (name_of(number) for number in (1, 2, 3))
+SECOND: Micros = 1_000_000
+
+
+class Replicas:
+    """Three replicas, each with a cell; who ``refuses`` says why, who is ``silent`` says nothing. Time passes in waits:
+    ``pace`` until replies come.
+    """
+
+    def __init__(self, *cells: RegisterCell, pace: Micros = 1_000) -> None:
+        self.state = ring(3, 3)
+        self.cells = dict(zip((ONE, TWO, THREE), cells, strict=True))
+        self.refuses: dict[str, str] = {}
+        self.silent: set[str] = set()
+        self.has_log = True
+        self.looks = 0
+        self.asked: list[AskReplica] = []
+        self._pace = pace
+        self._now: Micros = 0
+        self._open: list[AskReplica] = []
+
+    def carry_out(self, steps: Steps[Told]) -> Told:
+        return carry_out(steps, self._perform)
+
+    def read(self, keyspace: str = "shop") -> Told:
+        return self.carry_out(protocol.read(key_of(keyspace, b"k"), Level.QUORUM, "dc1", SECOND))
+
+    def _perform(self, effect: Any) -> Any:
+        match effect:
+            case Newest():
+                return self.state
+            case Now():
+                return self._now
+            case AskReplica():
+                self.asked.append(effect)
+                self._open.append(effect)
+            case AwaitReplies():
+                taken, self._open = self._open, []
+                self._now += self._pace if taken else effect.patience
+                return [self._reply(asked) for asked in taken]
+            case LookForNewest():
+                self.looks += 1
+                return self.has_log
+            case Until():
+                self._now += effect.patience
+
+    def _reply(self, asked: AskReplica) -> ReceivedReply:
+        node, cell = asked.node, asked.request.cell
+        if node in self.silent:
+            return asked, None
+        answer = Answer(node, self.state.epoch, self.refuses.get(node, ""), self.state.state_id)
+        if answer.refused:
+            return asked, FoundCell(answer)
+        if cell is not None:
+            self.cells[node] = cell
+            return asked, FoundCell(answer)
+        held = self.cells[node]
+        return asked, FoundCell(answer, held, digest_of(held) if asked.is_digest else b"")
+
+
+def test_digests_that_agree_are_enough() -> None:
+    replicas = Replicas(NEW, NEW, NEW)
+    told = replicas.read()
+    assert (told.cell, told.attempts, told.repair) == (NEW, 1, None)
+    assert [(asked.node, asked.is_digest) for asked in replicas.asked] == [(ONE, False), (TWO, True), (THREE, True)]
+
+
+def test_where_digests_differ_all_are_asked_for_their_cells_and_the_newest_is_brought_to_a_quorum() -> None:
+    replicas = Replicas(OLD, OLD, NEW)
+    told = replicas.read()
+    assert (told.cell, told.attempts) == (NEW, 2)
+    assert told.repair is not None
+    asked = [(one.request.method, one.node, one.is_digest) for one in replicas.asked[3:]]
+    assert asked == [
+        *(("Read", node, False) for node in (ONE, TWO, THREE)),
+        ("Repair", ONE, False),
+        ("Repair", TWO, False),
+    ]
+    assert sum(cell == NEW for cell in replicas.cells.values()) == 3
+
+
+def test_what_a_quorum_has_is_given_away_without_a_repair() -> None:
+    replicas = Replicas(OLD, NEW, NEW)
+    told = replicas.read()
+    assert (told.cell, told.repair) == (NEW, None)
+    assert replicas.cells[ONE] == OLD
+
+
+@pytest.mark.parametrize(("pace", "times"), [(protocol.HELD, 10), (protocol.HELD // 2, 4)])
+def test_who_is_behind_is_asked_at_once_if_it_has_held_the_request_else_after_a_while(pace: Micros, times: int) -> None:
+    replicas = Replicas(OLD, OLD, OLD, pace=pace)
+    replicas.refuses = dict.fromkeys((TWO, THREE), BEHIND)
+    with pytest.raises(RequestTimedOut, match="n2, n3"):
+        replicas.read()
+    assert Counter(asked.node for asked in replicas.asked) == {ONE: 1, TWO: times, THREE: times}
+
+
+def test_who_says_nothing_is_asked_again_for_the_whole_cell() -> None:
+    replicas = Replicas(OLD, OLD, OLD)
+    replicas.silent = {TWO, THREE}
+    with pytest.raises(RequestTimedOut, match=r"1\.0 s waited for n2, n3"):
+        replicas.read()
+    again = [asked.is_digest for asked in replicas.asked if asked.node == TWO]
+    assert again == [True, False, False, False]
+
+
+def test_nothing_is_impossible_before_the_newest_state_was_looked_at() -> None:
+    replicas = Replicas(OLD, OLD, OLD)
+    with pytest.raises(RequestImpossible, match="unknown_keyspace"):
+        replicas.read("none")
+    assert (replicas.looks, replicas.asked) == (1, [])
+    replicas.has_log = False
+    with pytest.raises(RequestTimedOut, match="the metadata log"):
+        replicas.read("none")

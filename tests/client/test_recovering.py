@@ -1,0 +1,213 @@
+"""A lost log is rebuilt from a copy, at its offsets, with a recovery at its end; what breaks a rule changes nothing."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ringlog.client.recovering import RecoveryPlan, RecoveryRefused, fill, planned, read_back, store_again
+from ringlog.kernel.commands.cluster import Noop
+from ringlog.kernel.commands.recovery import LeaveRecovery
+from ringlog.kernel.commands.truncation import ARCHIVED, RecordArchive, allowed_begin
+from ringlog.kernel.encoding import encoded_parts
+from ringlog.kernel.service import in_recovery
+from ringlog.log.archive import Archive, extended, whole
+from ringlog.log.beginning import Beginning, SnapshotTopic
+from ringlog.log.copied import LogCopy, copy_of_archive, end_of
+from ringlog.log.errors import ArchiveForged, CopyMissing, LogForked, ReplicaHalted
+from ringlog.log.folding import BEGINNING
+from ringlog.log.identity import Seen
+from ringlog.log.memory import MemoryKeyed, MemoryLog
+from ringlog.log.replica import LogReplica
+from ringlog.node.log_copy import COPY, copy_of_member
+from ringlog.node.member_copy import opened
+from ringlog.operator.errors import Refused
+from ringlog.operator.state_json import bytes_of, composed, exported, json_of
+from tests.kernel.entries import random_history
+from tests.log.test_snapshots import Cluster
+from tests.node.test_log_copy import confirmed, filled
+
+LONG_S = 20.0
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    made = Cluster()
+    made.log.append([b"junk before the founding"])
+    made.live(random.Random(3), 0)
+    made.apply(*[Noop()] * 20)
+    return made
+
+
+@pytest.fixture
+def archive(tmp_path: Path, cluster: Cluster) -> Archive:
+    """Of all that the log had when this was called; the log knows of it."""
+    made = Archive(tmp_path / "archive")
+    extended(made, whole(cluster.log, None), BEGINNING, cluster.log.identity())
+    last = made.segments()[-1]
+    cluster.apply(RecordArchive(last.last, last.next, last.digest))
+    return made
+
+
+@pytest.fixture
+def copy(tmp_path: Path, cluster: Cluster) -> LogCopy:
+    """A member's, which begins with a snapshot."""
+    with closing(opened(tmp_path / COPY, cluster.log, cluster.beginning())) as file:
+        filled(file, cluster)
+        confirmed(cluster)
+        cluster.log.gap(2)
+        cluster.apply(Noop(), Noop())
+        filled(file, cluster)
+    return copy_of_member(tmp_path)
+
+
+def rebuilt(plan: RecoveryPlan) -> tuple[MemoryLog, Beginning]:
+    log, records = MemoryLog(), MemoryKeyed()
+    fill(log, plan)
+    if plan.copy.begin:
+        store_again(SnapshotTopic(records), log.identity(), plan, 0, "again")
+        log.delete_before(plan.copy.begin)
+    return log, Beginning(lambda: SnapshotTopic(records))
+
+
+def test_from_a_member_with_all_that_it_held_at_its_offsets(cluster: Cluster, copy: LogCopy) -> None:
+    plan = planned(copy, "ann", "the disk burnt")
+    assert plan.commands == ("EnterRecovery", "TruncateLog")
+    assert (plan.end.at.state, plan.end.lost) == (cluster.state, ())
+    log, beginning = rebuilt(plan)
+    read_back(log, plan, beginning)
+    assert log.begin_offset() == copy.begin == allowed_begin(plan.after) > 0
+    held = cluster.log.read(copy.begin, 0, 100)[0]
+    assert [one for one in log.read(copy.begin, 0, 100)[0] if one.data][: len(held)] == held
+    running = in_recovery(plan.after)
+    assert running is not None
+    assert (running.operator, running.reason) == ("ann", "the disk burnt")
+    lives_on = Cluster(log, state=plan.after)
+    lives_on.apply(LeaveRecovery("mended", "ann"))
+    with LogReplica(log, beginning=beginning, watch_s=0.01) as replica:
+        assert in_recovery(replica.read_barrier(LONG_S)) is None
+
+
+def test_from_an_archive_which_the_log_then_gives_up(cluster: Cluster, archive: Archive) -> None:
+    at_first = planned(copy_of_archive(archive), "ann", "lost")
+    assert at_first.commands == ("EnterRecovery",)
+    extended(archive, whole(cluster.log, None), BEGINNING, cluster.log.identity())
+    plan = planned(copy_of_archive(archive), "ann", "lost")
+    assert plan.commands == ("EnterRecovery", "RecordArchive")
+    assert ARCHIVED not in plan.after.log_bounds
+    assert plan.end.at.state == cluster.state
+    read_back(rebuilt(plan)[0], plan, Beginning(lambda: SnapshotTopic(MemoryKeyed())))
+
+
+def test_what_was_seen_beyond_a_copy_is_said(cluster: Cluster, archive: Archive) -> None:
+    seen = Seen(cluster.state.epoch, cluster.state.state_id, "a node")
+    copy = copy_of_archive(archive)
+    plan = planned(LogCopy(copy.place, copy.start, copy.records, (*copy.seen, seen)), "ann", "lost")
+    assert plan.end.lost == (seen,)
+    other = Seen(5, cluster.state.state_id, "a node of another history")
+    with pytest.raises(LogForked, match="another history"):
+        end_of(LogCopy(copy.place, copy.start, copy.records, (other,)))
+
+
+def _cut(records: list[bytes]) -> list[bytes]:
+    return records[:10] + records[11:]
+
+
+def _broken(records: list[bytes]) -> list[bytes]:
+    return [*records[:10], b"broken", *records[11:]]
+
+
+@pytest.mark.parametrize("change", [_cut, _broken])
+def test_a_log_that_lacks_an_entry_in_the_middle_halts_its_readers(
+    cluster: Cluster, change: Callable[[list[bytes]], list[bytes]]
+) -> None:
+    log = MemoryLog()
+    log.append(change([one.data for one in cluster.log.read(0, 0, 1_000)[0]]))
+    with LogReplica(log) as replica, pytest.raises(ReplicaHalted, match="log_gap"):
+        replica.read_barrier(LONG_S)
+    copy = LogCopy("here", BEGINNING, lambda: log.read(0, 0, 1_000)[0])
+    plan = planned(copy, "ann", "what is left")
+    assert (plan.end.has_gap, plan.end.at.state.epoch, plan.end.at.position) == (True, 9, 10)
+    read_back(rebuilt(plan)[0], plan, Beginning(lambda: SnapshotTopic(MemoryKeyed())))
+
+
+def test_a_copy_without_a_cluster_and_a_forged_archive_are_refused(tmp_path: Path, archive: Archive) -> None:
+    with pytest.raises(CopyMissing):
+        copy_of_archive(Archive(tmp_path / "nothing"))
+    with pytest.raises(CopyMissing):
+        end_of(LogCopy("here", BEGINNING, lambda: ()))
+    (head,) = archive.segments()
+    path = archive.folder / head.name
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    with pytest.raises(ArchiveForged):
+        planned(copy_of_archive(archive), "ann", "lost")
+
+
+@pytest.mark.parametrize(("operator", "reason"), [("", "why"), ("ann", " ")])
+def test_a_recovery_has_a_name_and_a_reason(copy: LogCopy, operator: str, reason: str) -> None:
+    with pytest.raises(RecoveryRefused) as refused:
+        planned(copy, operator, reason)
+    assert refused.value.code == "bad_field"
+
+
+# ---------------------------------------------------------------------------------------------- composed states
+
+
+def edited(copy: LogCopy, change: Callable[[dict[str, Any]], object]) -> str:
+    document = exported(end_of(copy).at.state)
+    change(document)
+    return json.dumps(document)
+
+
+def test_a_composed_state_follows_on_the_copy(copy: LogCopy) -> None:
+    text = edited(copy, lambda found: found["parts"].update(settings={"snapshot_entries": 500}))
+    plan = planned(copy, "ann", "mended", lambda state: composed(text, state))
+    assert plan.commands[-1] == "ForceState"
+    assert dict(plan.after.settings) == {"snapshot_entries": 500}
+    log, beginning = rebuilt(plan)
+    read_back(log, plan, beginning)
+    assert planned(copy, "ann", "as it was", lambda state: composed(edited(copy, len), state)).commands == (
+        "EnterRecovery",
+        "TruncateLog",
+    )
+
+
+def test_a_composed_state_that_breaks_an_invariant_is_refused(copy: LogCopy) -> None:
+    text = edited(copy, lambda found: found["parts"].update(node_names={"n1": "no such node"}))
+    with pytest.raises(RecoveryRefused, match="names") as refused:
+        planned(copy, "ann", "mended", lambda state: composed(text, state))
+    assert refused.value.code == "state_unsound"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda found: found.update(epoch=1),
+        lambda found: found.update(more=1),
+        lambda found: found["parts"].update(recoveries={}),
+        lambda found: found["parts"].update(settings=1.5),
+        lambda found: found["parts"].update(nodes={"is": "bytes", "hex": "x"}),
+    ],
+)
+def test_a_file_that_is_no_state_is_refused(copy: LogCopy, change: Callable[[dict[str, Any]], object]) -> None:
+    text = edited(copy, change)
+    with pytest.raises(Refused) as refused:
+        planned(copy, "ann", "mended", lambda state: composed(text, state))
+    assert refused.value.code == "state_file_refused"
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.randoms(use_true_random=False), st.integers(0, 60))
+def test_a_state_comes_back_from_its_json(draw: random.Random, length: int) -> None:
+    state = random_history(draw, length)
+    for name, data in encoded_parts(state).items():
+        assert bytes_of(json.loads(json.dumps(json_of(data)))) == data, name
+    assert composed(json.dumps(exported(state)), state) == ()

@@ -1,0 +1,251 @@
+"""Registers of a table in tablets on real nodes under load. In each stage of each way that a tablet can go, each of
+those who take part is killed, and comes back; who never comes back is in no final set of replicas; the balancer dies
+with a plan that has no entry yet. Nothing that was acknowledged is lost, and one order explains all answers.
+
+``WAYS`` is made of the kernel's table of stages: one of which no way knows fails this module wherever it is read.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from ringlog.client.coordinator import Coordinator
+from ringlog.kernel.commands.nodes import DeclareDown, DeclareUp
+from ringlog.kernel.commands.pauses import SPLITS, PauseChanges
+from ringlog.kernel.commands.tablets import MigrateTablets, RevertTablets, TabletMigration, TabletRevert
+from ringlog.kernel.tablets.stages import (
+    KINDS,
+    MIGRATION,
+    REBUILD,
+    REBUILD_V2,
+    REPAIR,
+    STAGES,
+    STREAMING,
+    STREAMING_STAGES,
+    WRITE_BOTH_READ_NEW,
+    TransitionKind,
+)
+from ringlog.log.topics import REQUESTS
+from ringlog.protocol.balancer import ROLE as BALANCER
+from ringlog.protocol.validator_core import ROLE as VALIDATOR
+from ringlog.wire.records import decode_requests
+from tests.system.agents_world import AgentsWorld, until
+from tests.system.registers_cluster import DEADLINE_S, OPERATIONS_BETWEEN, Harm
+from tests.system.registers_load import Load
+from tests.system.tablets_cluster import TABLE, TABLETS, TabletsCluster, TabletWatch
+
+from .broker import Broker
+from .figures import Figures
+
+pytestmark = [pytest.mark.slow]
+
+OPERATIONS = 60
+FILLING = 1_000
+SOURCE, TARGET, OTHER, COORDINATOR = "source", "target", "other", "coordinator"
+"""Who is killed: the replica that leaves, the one that comes, one that stays; the coordinator."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A transition of a kind, ``stages`` of it in which each of ``roles`` is killed, and the stage from which it
+    ``turns`` back into these; empty: it goes on. ``between``: operations of the load while somebody is away.
+    """
+
+    kind: TransitionKind
+    stages: tuple[str, ...]
+    roles: tuple[str, ...]
+    turns: str = ""
+    between: int = OPERATIONS_BETWEEN
+
+
+def _back_from(stage: str) -> tuple[str, ...]:
+    """The stages of the way back."""
+    back = tuple(name for name in STAGES if not any(name in kind.stages for kind in KINDS.values()))
+    return back[back.index(STAGES[stage].back) :]
+
+
+_TURNED, _FALLEN = _back_from(STREAMING), _back_from(WRITE_BOTH_READ_NEW)
+
+WAYS = {
+    "moved": Way(MIGRATION, MIGRATION.stages, (SOURCE, TARGET, COORDINATOR)),
+    "turned back": Way(MIGRATION, _TURNED, (SOURCE, TARGET, COORDINATOR), STREAMING),
+    # The target is dead already, or it would not fall back; further on it goes the way above.
+    "fallen back": Way(MIGRATION, _FALLEN[: -len(_TURNED)], (SOURCE, COORDINATOR), WRITE_BOTH_READ_NEW, 1),
+    "repaired": Way(REPAIR, REPAIR.stages, (OTHER, COORDINATOR)),
+    # Afterwards it goes the way of one that moves. Without the dead one and another there is no quorum meanwhile.
+    "rebuilt": Way(
+        REBUILD_V2, tuple(name for name in REBUILD_V2.stages if name in STREAMING_STAGES), (OTHER, TARGET, COORDINATOR),
+        between=1,
+    ),
+}  # fmt: skip
+assert {stage for way in WAYS.values() for stage in way.stages} == set(STAGES), "each stage is of some way"
+
+
+class Cluster(TabletsCluster):
+    """The nodes, and the ways on which somebody is killed. ``figures``: a line for each way and role."""
+
+    def __init__(self, agents: AgentsWorld, folder: Path, figures: Figures) -> None:
+        self.figures = figures
+        super().__init__(agents, folder)
+
+    def killed(self, load: Load, name: str, role: str, source: str = "") -> None:
+        """Tablets go a way until somebody of that role was killed in each stage of it. ``source``: who has died."""
+        way, begin, before = WAYS[name], time.monotonic(), (load.total(), load.timed_out())
+        left, tries = list(way.stages), 0
+        while left:  # who holds a stage up is there for the next one; who does not misses some
+            assert tries < 2 * len(way.stages), f"{name}: {role} was not hit in {left}"
+            hit = self._go_way(load, way, role, left, self.on(source)[0] if source else tries % TABLETS, source)
+            left = [stage for stage in left if stage not in hit]
+            tries += 1
+        counts = (load.total() - before[0], load.timed_out() - before[1])
+        passed = time.monotonic() - begin
+        self.figures.add_way(name, role, stages=len(way.stages), tries=tries, time_s=passed, counts=counts)
+
+    def _go_way(self, load: Load, way: Way, role: str, stages: list[str], index: int, dead: str = "") -> set[str]:
+        """One transition; the stages in which somebody was hit."""
+        source, target = self.ends_of(index, dead)
+        other = next(name for name in self.nodes_of(self.tablets.tablet(index)) if name != source)
+        victim = {SOURCE: source, TARGET: target, OTHER: other}.get(role, role)
+        one = TabletMigration(TABLE, index, way.kind.name)
+        if way.kind is not REPAIR:
+            one = self.migration(index, source, target, way.kind.name)
+        first = {STREAMING: [Harm(STREAMING, target)], WRITE_BOTH_READ_NEW: [Harm(way.turns, COORDINATOR)]}
+        harms = [*first.get(way.turns, []), *(Harm(stage, victim) for stage in stages)]
+
+        def turn_back(harm: Harm) -> None:
+            if harm is not harms[0] or not way.turns:
+                return
+            if way.turns == STREAMING:
+                self.submit(RevertTablets((TabletRevert(TABLE, index, "it takes too long"),)))
+            else:  # while the new replicas are read, only their death is a reason
+                self.nodes[target].kill()
+                self.submit(DeclareDown(self.id_of(target), "killed"))
+
+        hit = self.go(load, one, *harms, between=way.between, meanwhile=turn_back)
+        there = self.nodes_of(self.tablets.tablet(index))
+        if way.turns == WRITE_BOTH_READ_NEW:
+            self.start_again(target)
+            self.submit(DeclareUp(self.id_of(target), "it runs"))
+        if way.kind is not REPAIR:
+            assert (target in there) is not bool(way.turns), f"{there}: {target} was to come"
+            assert (source in there) is bool(way.turns), f"{there}: {source} was to leave"
+        return {harm.stage for harm in hit if harm in harms and harm.victim == victim}
+
+    def conclude(self, load: Load) -> None:
+        """What was acknowledged is there."""
+        self.go_on(load, OPERATIONS, "at the end")
+        load.stop()
+        with Coordinator(self.agents.client.replica, "dc1") as coordinator:
+            load.check(coordinator)
+            self.check_filling(coordinator, FILLING)
+        print(dict(load.told), flush=True)
+
+
+@pytest.fixture
+def cluster(broker: Broker, tmp_path: Path, figures: Figures) -> Iterator[Cluster]:
+    made = Cluster(AgentsWorld(broker.info, f"t{uuid.uuid4().hex[:10]}", tmp_path), tmp_path, figures)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.mark.parametrize("way", [name for name in WAYS if name != "rebuilt"])
+def test_everybody_is_killed_in_each_stage_of_a_way(cluster: Cluster, way: str) -> None:
+    cluster.found("n1", "n2", "n3", "n4", filling=FILLING)
+    with cluster.load() as load:
+        until(lambda: load.total() > OPERATIONS, "the load to begin")
+        for role in WAYS[way].roles:
+            cluster.killed(load, way, role)
+        cluster.conclude(load)
+
+
+def test_who_never_comes_back_is_in_no_final_set_and_what_it_had_is_rebuilt(cluster: Cluster) -> None:
+    cluster.found("n1", "n2", "n3", "n4", "n5", "n6", filling=FILLING)
+    with cluster.load() as load:
+        until(lambda: load.total() > OPERATIONS, "the load to begin")
+        ways = (("target", STREAMING), ("source", STREAMING), ("target", WRITE_BOTH_READ_NEW))
+        for (role, stage), rebuilder in zip(ways, WAYS["rebuilt"].roles, strict=True):
+            victim = killed_for_good(cluster, load, role, stage)
+            print(f"{role} {victim} never comes back from {stage}; {load.total()} operations", flush=True)
+            cluster.killed(load, "rebuilt", rebuilder, victim)
+            for index in cluster.on(victim):
+                to = cluster.ends_of(index, victim)[1]
+                cluster.go(load, cluster.migration(index, victim, to, REBUILD.name))
+            assert not cluster.on(victim)
+        cluster.conclude(load)
+
+
+def killed_for_good(cluster: Cluster, load: Load, role: str, stage: str) -> str:
+    """Tablet 0 moves, and somebody dies in that stage: those who live settle it. The name of the dead."""
+    source, target = cluster.ends_of(0)
+    victim = source if role == "source" else target
+    watch = TabletWatch(cluster, 0, (Harm(stage, victim),))
+    cluster.submit(MigrateTablets((cluster.migration(0, source, target),)))
+    until(lambda: watch.away, f"{victim} to be killed", DEADLINE_S)
+    dead = cluster.id_of(victim)
+    cluster.nodes.pop(victim).kill()
+    cluster.submit(DeclareDown(dead, "killed for good"))
+    cluster.go_on(load, OPERATIONS, f"without {victim}")
+    until(watch.ended, "the tablet to settle", DEADLINE_S)
+    watch.close()
+    if (role, stage) == ("target", STREAMING):
+        assert target not in cluster.nodes_of(cluster.tablets.tablet(0)), "it turned back"
+    return victim
+
+
+def test_the_balancer_dies_with_a_plan_that_has_no_entry_yet(cluster: Cluster) -> None:
+    """Without a validator nothing becomes an entry. The plan is refused if the next balancer acts by the time that
+    there is one; else it is carried out, although nobody is there who made it. Either way nothing moves twice.
+    """
+    cluster.found("n1", "n2", "n3", filling=FILLING)
+    cluster.submit(PauseChanges((SPLITS,), "", "four tablets are few"))
+    with cluster.load() as load:
+        until(lambda: load.total() > OPERATIONS, "the load to begin")
+        for newcomer, moved, returning in (("n4", 3, (BALANCER, VALIDATOR)), ("n5", 5, (VALIDATOR, BALANCER))):
+            cluster.begin(newcomer)
+            cluster.await_normal(newcomer)
+            orphan = killed_with_a_plan(cluster)
+            cluster.go_on(load, OPERATIONS, "without a validator")
+            assert not cluster.tablets.transitions
+            for role in returning:
+                cluster.agents.start(role)
+            until(lambda name=newcomer: is_spread(cluster, name), "the tablets to spread", DEADLINE_S)
+            cluster.go_on(load, OPERATIONS, "when they have spread")
+            applied = cluster.agents.applied()
+            plans = {one.request_id: one.command for one in applied if isinstance(one.command, MigrateTablets)}
+            codes = {one.code for one in cluster.agents.results() if one.request_id == orphan}
+            expected = (True, set()) if returning[0] == VALIDATOR else (False, {"plan_outdated"})
+            assert (orphan in plans, codes) == expected, "it may be told again, but nothing else"
+            moves = [one for plan in plans.values() for one in plan.migrations]
+            between = [one for one in moves if one.from_ and one.to and one.from_.node != one.to.node]
+            assert len(between) == moved, "no tablet moves more than it must"
+            cluster.agents.running(BALANCER).stop()
+        cluster.conclude(load)
+
+
+def killed_with_a_plan(cluster: Cluster) -> str:
+    """A balancer has asked for migrations while there is no validator, and is killed; the id of its request."""
+    known = asked(cluster)
+    cluster.agents.running(VALIDATOR).kill()
+    balancer = cluster.agents.start(BALANCER)
+    (request,) = until(lambda: asked(cluster) - known, "a plan", DEADLINE_S)
+    balancer.kill()
+    return request
+
+
+def asked(cluster: Cluster) -> set[str]:
+    """The requests for migrations that balancers have made."""
+    found = [one for record in cluster.agents.records(REQUESTS) for one in decode_requests(record) if one is not None]
+    return {one.request_id for one in found if one.kind == MigrateTablets.__name__ and BALANCER in one.submitter}
+
+
+def is_spread(cluster: Cluster, newcomer: str) -> bool:
+    held = [len(cluster.on(name)) for name in cluster.nodes]
+    return not cluster.tablets.transitions and max(held) - min(held) <= 1 and bool(cluster.on(newcomer))

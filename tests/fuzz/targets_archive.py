@@ -1,0 +1,84 @@
+"""Targets of what a lost log is rebuilt from: an archive, a member's copy, a state that an operator composed."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from random import Random
+
+from ringlog.kernel.decoding import StateUndecodable, decode_part
+from ringlog.log.archive import Archive, extended, whole
+from ringlog.log.copied import end_of
+from ringlog.log.errors import LogError
+from ringlog.log.folding import BEGINNING
+from ringlog.node.log_copy import COPY, copy_of_member
+from ringlog.node.member_copy import opened
+from ringlog.operator.errors import Refused
+from ringlog.operator.state_json import composed, exported
+from tests.fuzz.mutate import of_json
+from tests.fuzz.targets import Target
+from tests.log.test_snapshots import Cluster
+
+
+@cache
+def _segment() -> tuple[str, bytes]:
+    """A sound segment of an archive: its name, and what is in it."""
+    cluster = Cluster()
+    cluster.live(Random(3), 10)
+    with tempfile.TemporaryDirectory(prefix="ringlog-fuzz-") as folder:
+        extended(Archive(Path(folder)), whole(cluster.log, None, 0), BEGINNING, cluster.log.identity())
+        (path,) = Path(folder).glob("*.segment")
+        return path.name, path.read_bytes()
+
+
+def archive_segment(data: bytes) -> None:
+    """The only segment of an archive, whole or not."""
+    with tempfile.TemporaryDirectory(prefix="ringlog-fuzz-") as folder:
+        (Path(folder) / _segment()[0]).write_bytes(data)
+        archive = Archive(Path(folder))
+        for record in archive.records(archive.segments()):
+            assert record.offset >= 0
+
+
+@cache
+def _copied() -> tuple[Cluster, bytes]:
+    """A cluster, and a member's copy of its log."""
+    cluster = Cluster()
+    cluster.live(Random(3), 10)
+    with tempfile.TemporaryDirectory(prefix="ringlog-fuzz-") as folder:
+        path = Path(folder) / COPY
+        copy = opened(path, cluster.log, cluster.beginning())
+        copy.take(cluster.log.read(0, 0, 100)[0])
+        copy.close()
+        return cluster, path.read_bytes()
+
+
+def member_copy(data: bytes) -> None:
+    """A member's copy, folded as far as it goes."""
+    with tempfile.TemporaryDirectory(prefix="ringlog-fuzz-") as folder:
+        (Path(folder) / COPY).write_bytes(data)
+        end_of(copy_of_member(Path(folder)))
+
+
+def composed_state(data: bytes) -> None:
+    """A state as an operator edited it: its parts are those of the decoder, or refused."""
+    for part in composed(data, _copied()[0].state):
+        with suppress(StateUndecodable):
+            decode_part(part.name, part.data)
+
+
+TARGETS = (
+    Target("archives", ("log.archive.Archive._head",), archive_segment, (LogError,), lambda: (_segment()[1],)),
+    Target("member_copies", (), member_copy, (LogError,), lambda: (_copied()[1],)),
+    Target(
+        "composed_states",
+        ("operator.state_json.composed",),
+        composed_state,
+        (Refused,),
+        lambda: (json.dumps(exported(_copied()[0].state)).encode(),),
+        of_json,
+    ),
+)

@@ -1,0 +1,115 @@
+"""What the balancer would ask for: the planner, the sizes and the rules of admission joined."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from immutables import Map
+
+from ringlog.kernel.balance.advice import advise, known_in
+from ringlog.kernel.balance.model import MeasuredLoads
+from ringlog.kernel.commands.resizes import DecideResize
+from ringlog.kernel.commands.tablets import MigrateTablets
+from ringlog.kernel.decide import decide
+from ringlog.kernel.outcome import Accepted, EntryContext
+from ringlog.kernel.state import ClusterState, Operation, Plan, StageMark, evolve
+from ringlog.kernel.tablets.map import TabletMap, TabletReplica, Transition, new_map, uniform_ends, with_transitions
+from ringlog.kernel.tablets.stages import STREAMING
+from ringlog.kernel.values import TabletOptions
+from tests.kernel.balance.tables import GIB, table_of
+from tests.kernel.balance.test_source import node, state_of
+
+THREE = state_of(node("n1"), node("n2"), node("n3"))
+"""One replica, one rack, two shards each."""
+
+
+def on(name: str, shard: int = 0) -> TabletReplica:
+    return TabletReplica(name, shard, 1)
+
+
+def with_map(state: ClusterState, tablets: TabletMap, options: TabletOptions | None = None) -> ClusterState:
+    """The state with one table; it wants as many tablets on each shard as it has at least."""
+    table = table_of(tablets.table, options or TabletOptions())
+    return evolve(
+        state,
+        epoch=9,
+        tables=Map({tablets.table: table}),
+        tablets=Map({tablets.table: tablets}),
+        settings=Map({"balance_tablets_per_shard_min": 1}),
+    )
+
+
+def sizes(table: str, nodes: dict[str, dict[int, int]], capacity: int = 100 * GIB) -> dict[str, MeasuredLoads]:
+    return {name: MeasuredLoads(capacity, {"bytes": {table: found}}) for name, found in nodes.items()}
+
+
+PILED = with_map(THREE, new_map("ks.t", uniform_ends(8), [[on("n1")]] * 8, 1))
+
+
+def test_what_is_asked_for_is_accepted_and_a_replica_decides_the_same() -> None:
+    advice = advise(PILED, {})
+    assert {move.to.node for move in advice.moves if move.to} <= {"n1", "n2", "n3"}
+    (command,) = advice.commands
+    assert isinstance(command, MigrateTablets)
+    assert isinstance(decide(PILED, command, EntryContext(10, "s", 1)), Accepted)
+    assert advise(PILED, {}).commands == advice.commands
+
+
+def test_the_limits_of_admission_are_those_of_the_plan() -> None:
+    tight = evolve(PILED, settings=PILED.settings.set("tablet_stream_reads_per_shard_max", 1))
+    advice = advise(tight, {})
+    assert len([move for move in advice.moves if move.kind == "migration"]) == 1
+    assert not advice.refused
+
+
+def test_a_node_operation_that_waits_keeps_everything_where_it_is() -> None:
+    marks = (StageMark("requested", 5, 1),)
+    waiting = Operation("op", "join", "n9", (), b"", "requested", 5, Plan(), (), None, marks, (), "")
+    advice = advise(evolve(PILED, operations=Map({"op": waiting})), {})
+    assert not advice.moves
+    assert advice.stop == "node_request"
+
+
+def test_only_the_tables_that_are_named_move() -> None:
+    assert advise(PILED, {}, {"ks.t"}).moves
+    assert not advise(PILED, {}, {"ks.other"}).moves
+
+
+def test_what_runs_counts_as_done() -> None:
+    (first, *_) = [move for move in advise(PILED, {}).moves if move.kind == "migration"]
+    assert first.to is not None
+    step = Transition(first.tablet, "migration", STREAMING, 2, 2, (TabletReplica(first.to.node, first.to.shard, 0),))
+    moving = evolve(PILED, tablets=Map({"ks.t": with_transitions(PILED.tablets["ks.t"], {first.tablet: step})}))
+    assert first.tablet not in [move.tablet for move in advise(moving, {}).moves]
+
+
+def test_a_table_splits_by_its_bytes_and_not_before_all_are_known() -> None:
+    large = dict.fromkeys(range(8), 12 * GIB)
+    (found,) = advise(PILED, sizes("ks.t", {"n1": large, "n2": {}, "n3": {}})).resizes
+    assert found == DecideResize("ks.t", "split", 1)
+    some = dict.fromkeys(range(7), 12 * GIB)
+    assert not advise(PILED, sizes("ks.t", {"n1": some})).resizes
+
+
+def test_hints_of_the_table_bound_its_tablets() -> None:
+    large = sizes("ks.t", {"n1": dict.fromkeys(range(8), 12 * GIB)})
+    bounded = with_map(THREE, PILED.tablets["ks.t"], TabletOptions(max_count=8))
+    assert not advise(bounded, large).resizes
+
+
+def test_the_least_for_each_shard_comes_from_the_settings() -> None:
+    least = evolve(PILED, settings=Map({"balance_tablets_per_shard_min": 10}))
+    assert advise(least, {}).resizes == (DecideResize("ks.t", "split", 1),)
+
+
+def test_tables_that_share_tablets_are_known_and_move_once() -> None:
+    other = table_of("ks.u", TabletOptions(base="t"))
+    shared = evolve(PILED, tables=PILED.tables.set("ks.u", other))
+    advice = advise(shared, {})
+    assert {move.table for move in advice.moves} == {"ks.t"}
+    assert known_in(shared).counts == {"ks.t": 8, "ks.u": 8}
+
+
+def test_reports_are_held_against_the_nodes_that_have_not_left() -> None:
+    left = replace(THREE.nodes["n3"], state="left")
+    assert known_in(evolve(PILED, nodes=PILED.nodes.set("n3", left))).nodes == {"n1", "n2"}

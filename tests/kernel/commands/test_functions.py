@@ -1,0 +1,223 @@
+"""Functions and aggregates: distinguished by arguments, made of what is there, and what they are made of stays."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ringlog.kernel.changes import SCHEMA, project
+from ringlog.kernel.commands.functions import (
+    ARGUMENTS_MAX,
+    BODY_BYTES_MAX,
+    CreateAggregate,
+    CreateFunction,
+    DropAggregate,
+    DropFunction,
+)
+from ringlog.kernel.commands.keyspaces import DropKeyspace
+from ringlog.kernel.commands.schema import CreateTable, DropTable
+from ringlog.kernel.commands.user_types import AlterType, CreateType, DropType
+from ringlog.kernel.commands.views import CreateIndex, CreateView, DropIndex, DropView
+from ringlog.kernel.decoding import decode_state
+from ringlog.kernel.encoding import encode
+from ringlog.kernel.fold import fold
+from ringlog.kernel.invariants.check import violations
+from ringlog.kernel.schema.collections import LENGTH_MAX
+from ringlog.kernel.schema.literals import LITERAL_MAX, is_literal
+from ringlog.kernel.schema.signatures import normalised, thawed
+from ringlog.kernel.state import ClusterState
+from ringlog.kernel.values import CdcOptions, Column, Command, TypeField
+from tests.kernel.commands.test_cluster_and_nodes import refusal
+from tests.kernel.commands.test_schema import ready
+from tests.kernel.entries import applied, entry, uuid
+
+ADD = CreateFunction("ks", "add", ("tuple<int, bigint>", "int"), ("s", "v"), "tuple<int, bigint>", "lua", "return s")
+MEAN = CreateFunction("ks", "mean", ("frozen<tuple<int,bigint>>",), ("s",), "double", "lua", "return s[2] / s[1]", True)
+AVERAGE = CreateAggregate("ks", "average", ("int",), "add", "tuple<int, bigint>", "mean", "(0, 0)")
+ADDRESS = CreateType("ks", "address", (TypeField("street", "text"),))
+
+
+def test_an_aggregate_is_made_of_functions() -> None:
+    state = applied(ready(), ADD, MEAN, AVERAGE)
+    found = state.functions["ks.add(tuple<int, bigint>, int)"]
+    assert (found.version, found.changed) == (state.functions[found.signature].version, state.epoch - 2)
+    aggregate = state.aggregates["ks.average(int)"]
+    assert aggregate.functions == ("ks.add(tuple<int, bigint>, int)", "ks.mean(tuple<int, bigint>)")
+    assert set(aggregate.functions) == set(state.functions)
+    assert aggregate.version == state.schema_version == state.state_id
+    told = project(state)
+    assert (SCHEMA, "aggregate/ks.average(int)") in told
+    assert (SCHEMA, "function/ks.mean(tuple<int, bigint>)") in told
+    assert decode_state(encode(state)) == state
+
+
+def test_overloads_are_told_apart_by_their_arguments() -> None:
+    one = CreateFunction("ks", "f", ("list<int>",), ("a",), "int", "lua", "return 1")
+    state = applied(ready(), one, replace(one, arguments=("int",)), replace(one, arguments=(), argument_names=()))
+    assert sorted(state.functions) == ["ks.f()", "ks.f(int)", "ks.f(list<int>)"]
+    assert refusal(state, replace(one, arguments=(" frozen < list<int> >",))) == "function_exists"
+    assert refusal(state, DropFunction("ks", "f")) == "ambiguous_name"
+    assert refusal(state, DropFunction("ks", "f", ("text",))) == "unknown_function"
+    assert refusal(state, DropFunction("ks", "f", ("?",))) == "bad_field", "it is not the one without arguments"
+    state = applied(state, DropFunction("ks", "f", ("frozen<list<int>>",)), DropFunction("ks", "f", ()))
+    assert sorted(state.functions) == ["ks.f(int)"]
+    assert not applied(state, DropFunction("ks", "f")).functions
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"keyspace": "a.b"}, "bad_field"),
+        ({"name": "1"}, "bad_field"),
+        ({"arguments": ("int",) * (ARGUMENTS_MAX + 1)}, "bad_field"),
+        ({"argument_names": ("v",)}, "bad_field"),
+        ({"argument_names": ("v", "v")}, "bad_field"),
+        ({"argument_names": ("v", "a b")}, "bad_field"),
+        ({"language": ""}, "bad_field"),
+        ({"body": ""}, "bad_field"),
+        ({"body": "ä" * (BODY_BYTES_MAX // 2 + 1)}, "too_large"),
+        ({"keyspace": "none"}, "unknown_keyspace"),
+        ({"arguments": ("int", "none")}, "unknown_type"),
+        ({"arguments": ("int", "list<address>")}, "unknown_type"),
+        ({"returns": "x" * (LENGTH_MAX + 1)}, "unknown_type"),
+        ({"arguments": ("tuple<int,bigint>", "int")}, "function_exists"),
+        ({"name": "average", "arguments": ("int",), "argument_names": ("v",)}, "aggregate_exists"),
+    ],
+)
+def test_a_function_is_refused(changes: dict[str, Any], code: str) -> None:
+    state = applied(ready(), ADDRESS, ADD, MEAN, AVERAGE)
+    assert refusal(state, replace(replace(ADD, arguments=("int", "address")), **changes)) == code
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"name": ""}, "bad_field"),
+        ({"arguments": ("int",) * (ARGUMENTS_MAX + 1)}, "bad_field"),
+        ({"state_function": ""}, "bad_field"),
+        ({"final_function": "a b"}, "bad_field"),
+        ({"initial": "(0, 0"}, "bad_field"),
+        ({"initial": "'" + "x" * LITERAL_MAX + "'"}, "bad_field"),
+        ({"keyspace": "none"}, "unknown_keyspace"),
+        ({"arguments": ("none",)}, "unknown_type"),
+        ({"state_type": "none"}, "unknown_type"),
+        ({"state_type": "int"}, "unknown_function"),
+        ({"arguments": ("text",)}, "unknown_function"),
+        ({"final_function": "add"}, "unknown_function"),
+        ({"state_function": "turn", "state_type": "int", "final_function": ""}, "function_mismatch"),
+        ({"name": "average"}, "aggregate_exists"),
+        ({"name": "mean", "arguments": ("tuple<int, bigint>",)}, "function_exists"),
+    ],
+)
+def test_an_aggregate_is_refused(changes: dict[str, Any], code: str) -> None:
+    turn = CreateFunction("ks", "turn", ("int", "int"), ("s", "v"), "text", "lua", "return ''")
+    state = applied(ready(), ADD, MEAN, AVERAGE, turn)
+    assert refusal(state, replace(replace(AVERAGE, name="other"), **changes)) == code
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        (DropFunction("ks", "add"), "function_in_use"),
+        (DropFunction("ks", "mean", ("tuple<int,bigint>",)), "function_in_use"),
+        (DropFunction("ks", "none"), "unknown_function"),
+        (DropFunction("ks", "where", ("int",) * (ARGUMENTS_MAX + 1)), "bad_field"),
+        (DropFunction("", "where"), "bad_field"),
+        (DropAggregate("ks", "mean"), "unknown_aggregate"),
+        (DropAggregate("ks", "average", ("text",)), "unknown_aggregate"),
+        (DropType("ks", "address"), "type_in_use"),
+        (DropKeyspace("ks"), "keyspace_not_empty"),
+    ],
+)
+def test_what_is_used_stays(command: Command, code: str) -> None:
+    where = CreateFunction("ks", "where", ("frozen<map<int, address>>",), ("a",), "text", "lua", "return ''")
+    where = replace(where, arguments=("frozen<map<int, frozen<address>>>",))
+    assert refusal(applied(ready(), ADDRESS, where, ADD, MEAN, AVERAGE), command) == code
+
+
+def test_what_nobody_uses_goes() -> None:
+    state = applied(ready(), ADD, MEAN, AVERAGE, DropAggregate("ks", "average"))
+    state = applied(state, DropFunction("ks", "add"), DropFunction("ks", "mean"), DropKeyspace("ks"))
+    assert not state.functions
+
+
+def test_a_type_does_not_outgrow_the_functions_that_name_it() -> None:
+    many = ", ".join(["frozen<address>"] * 100)
+    where = CreateFunction("ks", "where", (f"tuple<{many}>",), ("a",), "text", "lua", "return ''")
+    state = applied(ready(), ADDRESS, where)
+    assert refusal(state, AlterType("ks", "address", (TypeField("street_and_number", "text"),))) == "bad_field"
+    applied(state, AlterType("ks", "address", (TypeField("z", "int"),)))
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("'a''b'", True),
+        ("-1.5e-3", True),
+        (" ( 0 , {'a': [1, null]} ) ", True),
+        ('{a: 1, "B c": {}}', True),
+        ("0xff", True),
+        ("0b0f4d4e-0000-7000-8000-000000000000", True),
+        ("", False),
+        ("a", False),
+        ("1a", False),
+        ("(1 2)", False),
+        ("[1,]", False),
+        ("'", False),
+        ("1; DROP KEYSPACE ks", False),
+        ("(" * 9 + ")" * 9, True),
+        ("(" * 10 + ")" * 10, False),
+    ],
+)
+def test_literals(text: str, found: bool) -> None:
+    assert is_literal(text) is found
+
+
+def test_one_spelling_of_a_type() -> None:
+    assert normalised(" map < text,frozen< udt<a int,b list<x>> > >") == "map<text, frozen<udt<a int, b list<x>>>>"
+    assert thawed("frozen<map<text, frozen<list<x>>>>") == "map<text, list<x>>"
+    assert normalised("a;b") == thawed("a;b") == ""
+
+
+# ------------------------------------------------------------------------------------------------ any sequence of them
+
+
+def drawn(draw: random.Random, number: int) -> Command:
+    """A command of a small schema, in which most names are taken or used."""
+    kind, name = draw.choice(["int", "x", "frozen<y>"]), draw.choice("tu")
+    columns = (Column("k", "text"), Column("c", "int"), Column("v", draw.choice(["int", "frozen<x>", "frozen<y>"])))
+    commands: list[Command] = [
+        CreateTable("ks", name, uuid(number, space=6), columns, ("k",), ("c",), CdcOptions()),
+        DropTable("ks", name),
+        CreateView("ks", draw.choice("tvw"), name, draw.choice([(), ("k",)]), ("v",), ("k", "c")),
+        DropView("ks", draw.choice("vw")),
+        CreateIndex("ks", draw.choice("ij"), name, draw.choice("cv")),
+        DropIndex("ks", draw.choice("ij")),
+        CreateType("ks", draw.choice("xy"), (TypeField("a", draw.choice(["int", "frozen<x>"])),)),
+        AlterType("ks", draw.choice("xy"), (TypeField(f"n{number}", "int"),)),
+        DropType("ks", draw.choice("xy")),
+        CreateFunction("ks", draw.choice("fg"), (kind, kind), ("s", "v"), kind, "lua", "return s"),
+        CreateFunction("ks", draw.choice("fg"), (kind,), ("s",), "int", "lua", "return s"),
+        DropFunction("ks", draw.choice("fg"), draw.choice([None, (kind,), (kind, kind)])),
+        CreateAggregate("ks", draw.choice("fgh"), (kind,), draw.choice("fg"), kind, draw.choice(["", "f", "g"])),
+        DropAggregate("ks", draw.choice("fgh")),
+        DropKeyspace("ks"),
+    ]
+    return draw.choice(commands)
+
+
+def test_no_sequence_of_schema_commands_leaves_a_dangling_reference() -> None:
+    done = set[type[Command]]()
+    for seed in range(10):
+        draw, state = random.Random(seed), ready()
+        for number in range(150):
+            command = drawn(draw, number)
+            after: ClusterState = fold(state, entry(state, command)).state
+            if after is not state and not isinstance(command, DropKeyspace):
+                assert violations(after, state) == (), command
+                done.add(type(command))
+                state = after
+    assert len(done) == 13, "each kind has applied"

@@ -1,0 +1,215 @@
+"""Recoveries: who may, what is allowed in one, what is forced, and that they are remembered."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from immutables import Map
+
+from ringlog.kernel.commands.cluster import ChangeSettings, Noop
+from ringlog.kernel.commands.keyspaces import CreateKeyspace
+from ringlog.kernel.commands.movements import Join, Leave
+from ringlog.kernel.commands.pauses import PauseChanges
+from ringlog.kernel.commands.recovery import (
+    FORCED_KEPT_MAX,
+    STATE_BYTES_MAX,
+    EnterRecovery,
+    ForcedPart,
+    ForceState,
+    LeaveRecovery,
+)
+from ringlog.kernel.commands.schema import AlterTable
+from ringlog.kernel.commands.service import ReconfigureService
+from ringlog.kernel.commands.user_types import AlterType, CreateType
+from ringlog.kernel.commands.verdicts import SettleVerdicts
+from ringlog.kernel.encoding import digest, encode
+from ringlog.kernel.fold import fold
+from ringlog.kernel.invariants.check import violations
+from ringlog.kernel.outcome import OutcomeKind
+from ringlog.kernel.service import in_recovery
+from ringlog.kernel.state import PARTS, ClusterState, Pause
+from ringlog.kernel.values import Column, Command, Replication, TypeField
+from ringlog.operator import views
+from tests.kernel.commands.test_service import code, coordinated, joined
+from tests.kernel.entries import NODES, SEED, TABLE, applied, entry, founded, node
+
+ENTER = EnterRecovery("the service is lost", "ann")
+LEAVE = LeaveRecovery("it is back", "bob")
+
+
+def force(*parts: ForcedPart) -> ForceState:
+    return ForceState("mended", "ann", parts)
+
+
+def in_one() -> ClusterState:
+    return applied(joined(2), ENTER)
+
+
+def test_a_recovery_is_named_shown_and_remembered() -> None:
+    state = in_one()
+    running = in_recovery(state)
+    assert running is not None
+    assert (running.operator, running.reason, running.entered) == ("ann", "the service is lost", state.epoch)
+    assert views.cluster(state)["recovery"]["operator"] == "ann"
+    state = applied(state, LEAVE, Noop())
+    assert in_recovery(state) is None
+    assert "recovery" not in views.cluster(state)
+    (told,) = views.recoveries(state)
+    assert (told["left"], told["left_by"]) == (state.epoch - 1, "bob")
+    state = applied(state, ENTER)
+    assert len(views.recoveries(state)) == 2
+    assert violations(state) == ()
+
+
+@pytest.mark.parametrize(
+    "kind", [EnterRecovery, LeaveRecovery, lambda r, o: ForceState(r, o, (ForcedPart("pauses", b""),))]
+)
+@pytest.mark.parametrize(
+    ("reason", "operator"),
+    [("", "ann"), (" ", "ann"), ("x" * 501, "ann"), ("why", ""), ("why", "  "), ("why", "x" * 101)],
+)
+def test_nobody_overrides_without_a_name_and_a_reason(kind: type[EnterRecovery], reason: str, operator: str) -> None:
+    state = founded() if kind is EnterRecovery else applied(founded(), ENTER)
+    assert code(state, kind(reason, operator)) == "bad_field"
+
+
+def test_one_at_a_time_and_only_in_one() -> None:
+    assert code(in_one(), ENTER) == "in_recovery"
+    assert code(joined(1), LEAVE) == "not_in_recovery"
+    assert code(joined(1), force(ForcedPart("pauses", b""))) == "not_in_recovery"
+
+
+def test_operations_wait_until_it_is_over() -> None:
+    state = in_one()
+    assert code(state, Leave(NODES[0])) == "in_recovery"
+    assert code(state, Join(NODES[4], (7,), SEED)) == "in_recovery"
+    assert code(applied(state, LEAVE), Join(NODES[4], (7,), SEED)) == ""
+    running = applied(joined(2), Join(NODES[4], (7,), SEED), ENTER)
+    assert coordinated(running).nodes[NODES[4]].state == "normal", "what runs goes on"
+
+
+# ------------------------------------------------------------------------------------------------------- ForceState
+
+
+def test_a_forced_part_is_the_part_from_then_on() -> None:
+    state = applied(joined(2), PauseChanges(("splits",)), ENTER)
+    wanted = Map({"all/": Pause("all", "", "while it is repaired", 3)})
+    after = applied(state, force(ForcedPart("pauses", encode(wanted))))
+    assert after.pauses == wanted
+    assert after.changed["pauses"] == after.epoch
+    assert all(getattr(after, name) is getattr(state, name) for name in PARTS if name not in ("pauses", "recoveries"))
+    running = in_recovery(after)
+    assert running is not None
+    assert running.forced == (after.epoch,)
+    emptied = applied(after, force(ForcedPart("pauses", b"")))
+    assert emptied.pauses == Map()
+    assert violations(emptied, after) == ()
+
+
+def test_a_service_is_forced_to_one_member() -> None:
+    """The least change after a lost majority, as CEP-21 has it."""
+    state = applied(coordinated(applied(joined(3), ReconfigureService(3))), ENTER)
+    alone = Map({NODES[0]: state.service[NODES[0]]})
+    after = applied(state, force(ForcedPart("service", encode(alone))))
+    assert views.service(after)["write"] == ["n1"]
+
+
+def test_state_that_breaks_an_invariant_is_refused_and_named() -> None:
+    state = in_one()
+    renamed = replace(state.nodes[NODES[0]], name="n2")
+    folded = fold(state, entry(state, force(ForcedPart("nodes", encode(state.nodes.set(NODES[0], renamed))))))
+    assert (folded.outcome.kind, folded.outcome.code) == (OutcomeKind.REFUSED, "state_unsound")
+    assert folded.outcome.detail.startswith("state: names: ")
+    assert folded.state is state
+
+
+def test_no_name_and_no_recovery_is_forgotten() -> None:
+    state = applied(founded(), node(1), node(2), ENTER)
+    less = (ForcedPart("nodes", encode(state.nodes.delete(NODES[1]))),)
+    less = (*less, ForcedPart("node_names", encode(state.node_names.delete("n2"))))
+    assert code(state, force(*less)) == "state_unsound"
+    assert code(state, force(ForcedPart("recoveries", b""))) == "bad_field"
+
+
+@pytest.mark.parametrize("name", ["log_bounds", "snapshots"])
+def test_where_the_log_may_begin_is_no_wish(name: str) -> None:
+    """A bound that is forced would let the keeper delete what no snapshot and no archive has."""
+    part = ForcedPart(name, encode(getattr(in_one(), name)))
+    assert code(in_one(), force(part)) == "bad_field"
+
+
+@pytest.mark.parametrize(
+    ("parts", "expected"),
+    [
+        ((), "bad_field"),
+        ((ForcedPart("pauses", b""), ForcedPart("pauses", b"")), "bad_field"),
+        ((ForcedPart("epoch", b"I1:9"),), "bad_field"),
+        ((ForcedPart("history", b""),), "bad_field"),
+        ((ForcedPart("nobody", b""),), "bad_field"),
+        ((ForcedPart("pauses", b"x" * (STATE_BYTES_MAX + 1)),), "bad_field"),
+        ((ForcedPart("pauses", b"nonsense"),), "state_undecodable"),
+        ((ForcedPart("pauses", b"M0:"),), "state_undecodable"),
+        ((ForcedPart("pauses", b"M0:M0:"),), "state_undecodable"),
+    ],
+)
+def test_what_is_no_part_of_a_state_is_refused(parts: tuple[ForcedPart, ...], expected: str) -> None:
+    assert code(in_one(), force(*parts)) == expected
+
+
+def test_the_epochs_of_force_are_bounded() -> None:
+    state = applied(founded(), ENTER, *[force(ForcedPart("pauses", b""))] * (FORCED_KEPT_MAX + 3))
+    running = in_recovery(state)
+    assert running is not None
+    assert running.forced == tuple(range(state.epoch - FORCED_KEPT_MAX + 1, state.epoch + 1))
+
+
+# --------------------------------------------------------------------------------------------------- schema versions
+
+
+def schema(state: ClusterState, *commands: Command) -> ClusterState:
+    made = applied(state, *commands)
+    assert violations(made, state) == ()
+    return made
+
+
+def test_versions_of_the_schema_are_digests_in_a_recovery() -> None:
+    state = schema(in_one(), CreateKeyspace("ks", Replication("simple", 1)))
+    assert (len(state.schema_version), state.schema_version == state.state_id) == (64, False)
+    state = schema(state, TABLE)
+    table = state.tables["ks.t"]
+    assert (len(table.version), table.committed_by_log) == (64, False)
+    other = schema(state, AlterTable("ks", "t", (Column("x", "int"),)))
+    assert len({table.version, other.tables["ks.t"].version}) == 2
+    assert state.schema_version != other.schema_version
+    over = schema(other, LEAVE)
+    assert over.tables["ks.t"].committed_by_log is False, "until an entry of the log changes it"
+    again = schema(over, AlterTable("ks", "t", (Column("y", "int"),)))
+    assert (again.tables["ks.t"].version, again.tables["ks.t"].committed_by_log) == (again.state_id, True)
+    assert again.schema_version == again.state_id
+
+
+def test_so_are_those_of_tables_that_a_type_changes_and_of_which_lives_are_kept() -> None:
+    columns = (*TABLE.columns, Column("a", "frozen<address>"))
+    state = schema(
+        joined(2),
+        CreateKeyspace("ks", Replication("simple", 1)),
+        CreateType("ks", "address", (TypeField("street", "text"),)),
+        replace(TABLE, columns=columns),
+        SettleVerdicts(2**50),
+        ENTER,
+    )
+    state = schema(state, AlterType("ks", "address", (TypeField("zip", "int"),)))
+    table = state.tables["ks.t"]
+    assert not table.committed_by_log
+    assert state.table_lives["ks.t"][-1].versions[-1].table == table
+    state = schema(state, LEAVE, AlterType("ks", "address", (TypeField("city", "text"),)))
+    assert state.tables["ks.t"].committed_by_log
+    assert state.tables["ks.t"].version == state.state_id
+    assert state.table_lives["ks.t"][-1].versions[-1].table == state.tables["ks.t"]
+
+
+def test_what_changes_no_schema_changes_no_version() -> None:
+    state = in_one()
+    assert applied(state, ChangeSettings((("history_entries", 200),))).schema_version == state.schema_version
+    assert digest(applied(state, Noop())) != digest(state)

@@ -1,0 +1,67 @@
+"""``TakeSnapshot`` marks an epoch; the marks are bounded, and say when the next one is due."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from ringlog.kernel.commands.cluster import ChangeSettings, Noop
+from ringlog.kernel.commands.snapshots import REMEMBERED_MAX, TakeSnapshot, is_due, last_snapshot
+from ringlog.kernel.decoding import StateUndecodable, decode_parts
+from ringlog.kernel.encoding import combined_digest, digest, digests_of, encode, encoded_parts
+from ringlog.kernel.state import EMPTY_STATE, ClusterState
+from ringlog.protocol.coordinator_core import CoordinatorView, propose
+from tests.kernel.entries import applied, founded, random_history
+
+
+def asked(state: ClusterState) -> list[str]:
+    return [type(one.command).__name__ for one in propose(CoordinatorView(state, {}, 0, 0))]
+
+
+def test_a_mark_is_the_epoch_of_its_entry() -> None:
+    state = applied(founded(), Noop(), TakeSnapshot())
+    assert last_snapshot(state) == state.epoch
+    assert state.snapshots[str(state.epoch)].at == state.time
+
+
+def test_only_the_last_marks_are_remembered() -> None:
+    state = applied(founded(), *[TakeSnapshot()] * (REMEMBERED_MAX + 3))
+    epochs = sorted(one.epoch for one in state.snapshots.values())
+    assert epochs == list(range(state.epoch - REMEMBERED_MAX + 1, state.epoch + 1))
+    assert set(state.snapshots) == set(map(str, epochs))
+
+
+def test_the_coordinator_asks_for_one_when_so_many_entries_were_applied() -> None:
+    state = applied(founded(), *[Noop()] * 20)
+    assert not is_due(state), "by hand only, unless it is set"
+    state = applied(state, ChangeSettings((("snapshot_entries", 10),)))
+    assert asked(state) == ["TakeSnapshot"]
+    state = applied(state, TakeSnapshot())
+    assert asked(state) == []
+    state = applied(state, *[Noop()] * 9)
+    assert asked(state) == []
+    assert asked(applied(state, Noop())) == ["TakeSnapshot"]
+
+
+def test_a_state_without_marks_has_the_digest_that_it_had() -> None:
+    assert "snapshots" not in encoded_parts(founded())
+    assert "snapshots" in encoded_parts(applied(founded(), TakeSnapshot()))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_states_come_back_from_the_bytes_of_their_parts(seed: int) -> None:
+    state = random_history(random.Random(seed), 40 * seed)
+    parts = encoded_parts(state)
+    found = decode_parts(parts)
+    assert found == state
+    assert encode(found) == encode(state)
+    assert combined_digest(digests_of(parts)) == digest(state)
+
+
+def test_parts_that_no_state_has_are_refused() -> None:
+    parts = encoded_parts(random_history(random.Random(1), 50))
+    strange = {"nobody": parts["name"]}, {"name": parts["name"] + b"N0:"}, {"pauses": encode(EMPTY_STATE.pauses)}
+    for change in (*strange, {"epoch": b"I1:7"}, {"history": b""}, {"nodes": parts["name"]}):
+        with pytest.raises(StateUndecodable):
+            decode_parts(parts | change)

@@ -1,0 +1,308 @@
+"""Streams of tables in tablets, against a plain model: a list of (start, what each table was cut into)."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from ringlog.cache.projection import delta, full
+from ringlog.kernel.changes import CDC_STREAMS, ChangeRecord, StreamsChange, diff
+from ringlog.kernel.commands import cdc
+from ringlog.kernel.commands.cdc import (
+    CloseCdcGeneration,
+    CommitCdcGeneration,
+    PublishCdcGeneration,
+    RequestCdcGeneration,
+)
+from ringlog.kernel.commands.cdc_expiry import ExpireCdcGeneration, ForgetCdcGeneration
+from ringlog.kernel.commands.cdc_writers import AdvanceCdcWriter, RegisterCdcWriter
+from ringlog.kernel.commands.keyspaces import CreateKeyspace
+from ringlog.kernel.commands.resizes import DecideResize, FinishResize, members, resize_session
+from ringlog.kernel.commands.schema import AlterTable, DropTable
+from ringlog.kernel.decoding import decode_state
+from ringlog.kernel.encoding import digest, encode
+from ringlog.kernel.fold import fold
+from ringlog.kernel.generations.describe import fits_tablets, is_optimal, ranges_digest, size_of
+from ringlog.kernel.generations.lookup import generation_at, stream_of
+from ringlog.kernel.generations.stream_id import decode
+from ringlog.kernel.invariants.check import violations
+from ringlog.kernel.operations.stages import in_flight
+from ringlog.kernel.outcome import OutcomeKind
+from ringlog.kernel.state import ClusterState
+from ringlog.kernel.values import CdcOptions, StreamReport, TabletOptions, Token
+from ringlog.protocol.coordinator_core import CoordinatorView, propose
+from ringlog.sim.checks.judge import stream_for
+from tests.kernel.entries import applied, entry
+from tests.kernel.tablets import lives
+from tests.kernel.tablets.lives import TABLE, witnesses
+
+LOGGED = replace(lives.create_table(tablets=TabletOptions(4)), cdc=CdcOptions(enabled=True, ttl=60))
+TOKENS: tuple[Token, ...] = (-(2**63) + 1, -(2**62), -5, 0, 7, 2**62, 2**63 - 1)
+
+
+def begun() -> ClusterState:
+    """Six nodes on the ring with a generation for it, and a keyspace in tablets."""
+    state = lives.three_racks()
+    state = coordinated(applied(state, RequestCdcGeneration(bytes(16))))
+    return applied(state, CreateKeyspace("ks", lives.factor(3)))
+
+
+def coordinated(state: ClusterState, now: int = 1_000) -> ClusterState:
+    """All that the coordinator brings about by itself; the publisher is always there."""
+    while True:
+        commands = [one.command for one in propose(CoordinatorView(state, {}, state.epoch, now))]
+        if not commands:
+            return state
+        state = applied(state, commands[0])
+
+
+def cut(state: ClusterState, decision: str = "split", table: str = TABLE) -> ClusterState:
+    sequence = state.tablets[table].sequence + 1
+    state = applied(state, DecideResize(table, decision, sequence))
+    own = resize_session(table, sequence)
+    ready = tuple(StreamReport(node, own, 0, "00") for node in members(state.tablets[table]))
+    return applied(state, FinishResize(table, sequence, witnesses(state), ready))
+
+
+@pytest.fixture(scope="module")
+def start() -> ClusterState:
+    return applied(begun(), LOGGED)
+
+
+def test_a_new_table_has_a_stream_for_each_tablet_at_once(start: ClusterState) -> None:
+    (generation,) = start.generations
+    (described,) = generation.tables
+    assert (described.table, described.ends) == (LOGGED.id, start.tablets[TABLE].ends)
+    streams = [stream_of(generation, end, LOGGED.id) for end in described.ends]
+    fields = [decode(stream) for stream in streams]
+    assert [found.token for found in fields] == list(described.ends)
+    assert [found.index for found in fields] == [0, 1, 2, 3]
+    assert len({*streams, *(one for part in generation.ranges for one in part.streams)}) == 4 + size_of_ring(start)
+    assert coordinated(start) is start
+    assert violations(start) == ()
+
+
+def size_of_ring(state: ClusterState) -> int:
+    return sum(len(part.streams) for part in state.generations[0].ranges)
+
+
+def test_a_split_brings_new_streams_above_every_horizon(start: ClusterState) -> None:
+    state = applied(start, RegisterCdcWriter("w", "one"))
+    writer = state.writers["w"]
+    state = applied(state, AdvanceCdcWriter("w", "one", 9_000_000, writer.low_watermark))
+    split = cut(state)
+    assert split.generations is state.generations
+    assert not fits_tablets(split)
+    after = coordinated(split, 10_000_000)
+    old, new = after.generations
+    assert new.timestamp > 9_000_000
+    assert [len(one.tables[0].ends) for one in (old, new)] == [4, 8]
+    assert not {one.stream for one in old.tablet_streams} & {one.stream for one in new.tablet_streams}
+    assert fits_tablets(after)
+    frozen = fold(split, entry(split, RequestCdcGeneration(bytes(16), ""))).state
+    refused = fold(frozen, entry(frozen, AdvanceCdcWriter("w", "one", 9_000_001, writer.low_watermark)))
+    assert refused.outcome.code == "horizon_frozen"
+
+
+def test_a_generation_above_no_promise_is_refused_for_a_split_too(start: ClusterState) -> None:
+    state = applied(start, RegisterCdcWriter("w", "one"))
+    state = cut(applied(state, AdvanceCdcWriter("w", "one", 9_000_000, state.writers["w"].low_watermark)))
+    view = CoordinatorView(state, {}, state.epoch, 10_000_000)
+    while not any(isinstance(one.command, CommitCdcGeneration) for one in propose(view)):
+        state = applied(state, propose(view)[0].command)
+        view = CoordinatorView(state, {}, state.epoch, 10_000_000)
+    (commit,) = (one.command for one in propose(view) if isinstance(one.command, CommitCdcGeneration))
+    low = fold(state, entry(state, replace(commit, timestamp=9_000_000)))
+    assert low.outcome.code == "timestamp_not_above_horizon"
+
+
+def test_a_merge_and_a_second_table_take_one_generation(start: ClusterState) -> None:
+    second = replace(lives.create_table("u", TabletOptions(2), 2), cdc=LOGGED.cdc)
+    state = cut(cut(applied(start, second)), table="ks.u")
+    after = coordinated(state, 10_000)
+    assert len(after.generations) == 2
+    assert [len(one.ends) for one in after.generations[-1].tables] == [8, 4]
+
+
+def test_a_table_without_a_log_gets_streams_when_it_has_one() -> None:
+    quiet = replace(LOGGED, cdc=CdcOptions())
+    state = applied(begun(), quiet)
+    assert state.generations[-1].tables == ()
+    assert coordinated(cut(state)).generations[-1].tables == ()
+    logged = applied(state, AlterTable("ks", "t", cdc=LOGGED.cdc))
+    (ring,) = logged.generations
+    assert stream_of(ring, 5, LOGGED.id) == stream_of(ring, 5)
+    after = coordinated(logged, 10_000)
+    assert [one.table for one in after.generations[-1].tables] == [LOGGED.id]
+
+
+def test_a_shared_map_gives_each_table_streams_of_its_own(start: ClusterState) -> None:
+    shares = replace(lives.create_table("u", TabletOptions(base="t"), 2), cdc=LOGGED.cdc)
+    state = applied(start, shares)
+    one, two = state.generations[-1].tables
+    assert one.ends == two.ends
+    assert not {s.stream for s in state.generations[-1].tablet_streams if s.table == one.table} & {
+        s.stream for s in state.generations[-1].tablet_streams if s.table == two.table
+    }
+
+
+def streams_told(records: tuple[ChangeRecord, ...]) -> list[tuple[str, str | None]]:
+    """Of the streams of tables: key, and the table's id, None if it is gone."""
+    found = [record for record in records if record.topic == CDC_STREAMS and record.key.count("/") == 2]
+    return [(one.key, one.value.table if isinstance(one.value, StreamsChange) else None) for one in found]
+
+
+def test_streams_are_told_with_their_table_and_go_with_the_generation(start: ClusterState) -> None:
+    ring = begun()
+    told = streams_told(diff(ring, start))
+    name = start.generations[0].id
+    assert told == [(f"{name}/{LOGGED.id}/{end}", LOGGED.id) for end in start.tablets[TABLE].ends]
+    assert len([one for one in diff(ring, start) if one.topic == CDC_STREAMS]) == 4
+    after = coordinated(cut(start), 10_000)
+    assert len(streams_told(diff(start, after))) == 8
+    closed = applied(after, CloseCdcGeneration(name, closed_at=50_000_000, unwatched=True))
+    assert streams_told(diff(after, closed)) == []
+    expired = applied(closed, ExpireCdcGeneration(name, 200_000_000))
+    assert len(streams_told(diff(closed, expired))) == 4
+    gone = applied(expired, ForgetCdcGeneration(name))
+    assert streams_told(diff(expired, gone)) == [(key, None) for key, _ in told]
+    assert gone.generations[0].tables == ()
+    assert size_of(gone.generations[0]) == size_of(closed.generations[0])
+    assert violations(gone) == ()
+
+
+def test_a_generation_counts_and_digests_what_it_describes(start: ClusterState) -> None:
+    ring = replace(start.generations[0], tables=())
+    size, whole = size_of(ring), size_of(start.generations[0])
+    assert size.digest == ranges_digest(ring.ranges) != whole.digest
+    assert (whole.ranges, whole.streams) == (size.ranges + 4, size.streams + 4)
+
+
+def test_caches_show_each_stream_and_keep_what_did_not_change(start: ClusterState) -> None:
+    rows = [row for row in full(start).put if row[0] == "tablet_streams"]
+    assert len(rows) == 4
+    after = coordinated(cut(start), 10_000)
+    changed = [row for row in delta(start, after).put if row[0] == "tablet_streams"]
+    assert len(changed) == 8
+    assert decode_state(encode(after)) == after
+    assert digest(decode_state(encode(after))) == digest(after)
+
+
+# ------------------------------------------------------------------------------------------------ random histories
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_histories_agree_with_a_list_of_starts_and_cuts(seed: int) -> None:
+    """The model: at each switch the ends of every logged table; a new table is in all that is open."""
+    draw, state, now = random.Random(seed), begun(), 10_000
+    model: list[tuple[int, dict[str, tuple[Token, ...]]]] = [(state.generations[0].timestamp, {})]
+    number = 0
+    for _ in range(24):
+        now += 5_000_000
+        names = sorted(state.tablets)
+        kind = draw.choice(["make", "split", "merge", "log", "drop", "switch", "switch", "close"])
+        if kind == "make" and number < 6:
+            number += 1
+            made = replace(
+                lives.create_table(f"t{number}", TabletOptions(draw.choice([1, 2, 3, 8])), number),
+                cdc=CdcOptions(enabled=draw.random() < 0.7),
+            )
+            state = applied(state, made)
+            if made.cdc.enabled:
+                for found, (_, tables) in zip(state.generations, model, strict=True):
+                    if found.closed is None:
+                        tables[made.id] = state.tablets[f"ks.t{number}"].ends
+        elif kind in ("split", "merge") and names:
+            state = tried(state, kind, draw.choice(names))
+        elif kind == "log" and names:
+            table = state.tables[draw.choice(names)]
+            options = CdcOptions(enabled=not table.cdc.enabled)
+            state = applied(state, AlterTable("ks", table.name, cdc=options))
+        elif kind == "drop" and names and draw.random() < 0.4:
+            state = applied(state, DropTable("ks", state.tables[draw.choice(names)].name))
+        elif kind == "close" and len(state.generations) > 1 and state.generations[-2].closed is None:
+            oldest = next(one for one in state.generations if one.closed is None)
+            state = applied(state, CloseCdcGeneration(oldest.id, closed_at=now, unwatched=True))
+        elif kind == "switch":
+            before = len(state.generations)
+            state = switched(state, now)
+            if len(state.generations) > before:
+                logged = {t.id: state.tablets[t.full_name].ends for t in state.tables.values() if t.cdc.enabled}
+                model.append((state.generations[-1].timestamp, logged))
+        assert violations(state) == ()
+    compared(state, model)
+
+
+def tried(state: ClusterState, decision: str, table: str) -> ClusterState:
+    """The table is cut otherwise, if it can be."""
+    sequence = state.tablets[table].sequence + 1
+    decided = fold(state, entry(state, DecideResize(table, decision, sequence)))
+    if decided.outcome.kind is not OutcomeKind.APPLIED:
+        return state
+    state, own = decided.state, resize_session(table, sequence)
+    ready = tuple(StreamReport(node, own, 0, "00") for node in members(state.tablets[table]))
+    done = fold(state, entry(state, FinishResize(table, sequence, witnesses(state), ready)))
+    return done.state if done.outcome.kind is OutcomeKind.APPLIED else state
+
+
+def switched(state: ClusterState, now: int) -> ClusterState:
+    """The coordinator goes on until the streams fit, and closes nothing."""
+    assert in_flight(state) == ()
+    while not fits_tablets(state) or state.prepared is not None or state.generations[-1].published is None:
+        steps = [one.command for one in propose(CoordinatorView(state, {}, state.epoch, now))]
+        state = applied(state, next(one for one in steps if not isinstance(one, ENDS)))
+    assert is_optimal(state)
+    return state
+
+
+ENDS = (CloseCdcGeneration, ExpireCdcGeneration, ForgetCdcGeneration)
+
+
+def compared(state: ClusterState, model: list[tuple[int, dict[str, tuple[Token, ...]]]]) -> None:
+    """Each table at each time: the stream is the model's tablet's, or the ring's; the simulator's oracle agrees."""
+    ids = {table for _, tables in model for table in tables} | {"unknown"}
+    for place, (since, tables) in enumerate(model):
+        last = model[place + 1][0] - 1 if place + 1 < len(model) else since + 10**9
+        for at in (since, last):
+            generation = generation_at(state.generations, at)
+            assert generation is not None
+            assert generation.timestamp == since
+            for table in ids:
+                for token in TOKENS:
+                    stream = stream_of(generation, token, table)
+                    assert (since, stream) == stream_for(state.generations, at, token, table)
+                    if table in tables:
+                        owner = next(number for number, end in enumerate(tables[table]) if token <= end)
+                        found = decode(stream)
+                        assert (found.index, found.token) == (owner, tables[table][owner])
+                    else:
+                        assert stream == stream_of(generation, token)
+
+
+def test_published_streams_can_be_prepared_again_only_when_published(start: ClusterState) -> None:
+    """While the last generation is not published a split waits; then one generation has all that came meanwhile."""
+    state = cut(start)
+    view = CoordinatorView(state, {}, state.epoch, 10_000)
+    while state.prepared is not None or len(state.generations) < 2:
+        state = applied(state, propose(view)[0].command)
+        view = CoordinatorView(state, {}, 0, 10_000)
+    again = cut(state)
+    assert propose(CoordinatorView(again, {}, 0, 10_000)) == ()
+    published = applied(again, PublishCdcGeneration(again.generations[-1].id))
+    after = coordinated(published, 10_000_000)
+    assert [len(one.tables[0].ends) for one in after.generations] == [4, 8, 16]
+
+
+def test_a_switch_that_keeps_the_old_tablets_is_found(start: ClusterState, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: the commit describes the tables as the generation before did."""
+    monkeypatch.setattr(cdc, "tables_in_tablets", lambda state: state.generations[-1].tables)
+    state = cut(start)
+    while len(state.generations) < 2:
+        state = applied(state, propose(CoordinatorView(state, {}, state.epoch, 10_000))[0].command)
+    model = [(one.timestamp, {LOGGED.id: state.tablets[TABLE].ends}) for one in state.generations]
+    model[0] = (state.generations[0].timestamp, {LOGGED.id: start.tablets[TABLE].ends})
+    assert not fits_tablets(state)
+    with pytest.raises(AssertionError):
+        compared(state, model)

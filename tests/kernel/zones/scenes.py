@@ -1,0 +1,128 @@
+"""Zones for tests: nodes by letters, partitions of a zone, and what groups and operators ask for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from ringlog.kernel.commands.nodes import DeclareDown, RegisterNode
+from ringlog.kernel.commands.rebalances import (
+    CancelRebalance,
+    FinishCancel,
+    ResetPartitions,
+    RestartReplicas,
+    SwitchStable,
+    TriggerRebalance,
+    ZoneCopy,
+)
+from ringlog.kernel.commands.zones import CreateZone, SetDataNodes
+from ringlog.kernel.fold import fold
+from ringlog.kernel.invariants.check import violations
+from ringlog.kernel.outcome import OutcomeKind
+from ringlog.kernel.state import ClusterState
+from ringlog.kernel.values import Command
+from ringlog.kernel.zones.model import ZonePartition, ZoneStep, partition_key
+from tests.kernel.entries import applied, entry, founded, node
+
+
+def letter(name: str, **changes: Any) -> RegisterNode:
+    """The registration of node A, B, …, each in a rack of its own."""
+    return replace(node(ord(name) - 64), name=name, rack=f"r{name}", **changes)
+
+
+def ids(letters: str) -> tuple[str, ...]:
+    """Ids of nodes, which ascend as their letters do."""
+    return tuple(letter(name).id for name in letters)
+
+
+def step(peers: str, learners: str = "", **marks: bool) -> ZoneStep:
+    return ZoneStep(ids(peers), ids(learners), **marks)
+
+
+def with_zone(letters: str, **values: Any) -> ClusterState:
+    """Zone ``z`` on these nodes, with one partition if nothing else is said."""
+    state = applied(founded(), *(letter(name) for name in letters))
+    return applied(state, CreateZone("z", ids(letters), **{"partitions": 1, **values}))
+
+
+def partition(state: ClusterState, number: int = 0) -> ZonePartition:
+    return state.zone_partitions[partition_key("z", number)]
+
+
+def shown(step: ZoneStep | None) -> str:
+    """``ABC/D``: peers, and learners."""
+    if step is None:
+        return "-"
+    letters = ["".join(chr(int(name[:8], 16) + 64) for name in group) for group in (step.peers, step.learners)]
+    return "/".join(part for part in letters if part)
+
+
+def tried(state: ClusterState, command: Command) -> tuple[ClusterState, str]:
+    """The state after a command, and the code of its refusal; a state that follows is sound."""
+    folded = fold(state, entry(state, command))
+    assert folded.outcome.kind in (OutcomeKind.APPLIED, OutcomeKind.REFUSED), folded.outcome
+    assert folded.outcome.code != "broken_rule", folded.outcome
+    assert violations(folded.state, state) == ()
+    if folded.outcome.kind is OutcomeKind.REFUSED:
+        assert folded.state.zones is state.zones
+        assert folded.state.zone_partitions is state.zone_partitions
+    return folded.state, folded.outcome.code
+
+
+def done(state: ClusterState, *commands: Command) -> ClusterState:
+    """The same of commands that must apply."""
+    for command in commands:
+        state, code = tried(state, command)
+        assert code == "", code
+    return state
+
+
+def trigger(state: ClusterState, cause: int | None = None) -> TriggerRebalance:
+    return TriggerRebalance("z", state.epoch if cause is None else cause)
+
+
+def moved(state: ClusterState, letters: str) -> ClusterState:
+    """Other data nodes, registered where they are new, and a trigger."""
+    state = applied(state, *(letter(name) for name in letters if name not in state.node_names))
+    state = done(state, SetDataNodes("z", ids(letters), state.epoch))
+    return done(state, trigger(state))
+
+
+def switch(state: ClusterState, number: int = 0, **changes: Any) -> SwitchStable:
+    """What the group of a partition reports when it has applied the next step."""
+    one = partition(state, number)
+    head = one.pending[0] if one.pending else one.stable
+    assert head is not None
+    return replace(SwitchStable("z", number, head.nodes, head.learners, one.revisions), **changes)
+
+
+def settled(state: ClusterState, number: int = 0) -> tuple[ClusterState, list[str]]:
+    """The state when nothing is pending, and what became stable or was reached on the way."""
+    seen = []
+    while partition(state, number).pending:
+        state = done(state, switch(state, number))
+        seen.append(shown(partition(state, number).reached))
+    return state, seen
+
+
+def cancel(state: ClusterState, revision: int | None = None) -> CancelRebalance:
+    return CancelRebalance("z", 0, partition(state).revisions.pending if revision is None else revision)
+
+
+def answer(state: ClusterState, result: str) -> FinishCancel:
+    return FinishCancel("z", 0, partition(state).revisions.pending, result)
+
+
+def down(letters: str) -> list[Command]:
+    return [DeclareDown(name, "burnt") for name in ids(letters)]
+
+
+def reset(state: ClusterState, logs: dict[str, int], mode: str = "manual", **changes: Any) -> ResetPartitions:
+    """A reset of partition 0, of which these nodes have logs of that length."""
+    copies = tuple(ZoneCopy(0, ids(name)[0], length) for name, length in sorted(logs.items()))
+    return replace(ResetPartitions("z", (0,), mode, state.epoch, copies), **changes)
+
+
+def restart(state: ClusterState, letters: str) -> RestartReplicas:
+    """Replicas of partition 0 are to be made anew."""
+    return RestartReplicas("z", 0, ids(letters), state.epoch)

@@ -1,0 +1,360 @@
+"""Snapshots: who begins with one has the same state, byte for byte; what is not right in one is refused."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ringlog.kernel.commands.cluster import InitializeCluster, Noop
+from ringlog.kernel.commands.snapshots import STORED_MAX, TakeSnapshot
+from ringlog.kernel.commands.truncation import ConfirmSnapshot, TruncateLog
+from ringlog.kernel.encoding import digest, encode
+from ringlog.kernel.fold import fold
+from ringlog.kernel.state import EMPTY_STATE, ClusterState
+from ringlog.kernel.values import Command
+from ringlog.log.beginning import Beginning, SnapshotTopic
+from ringlog.log.errors import LogUnavailable, ReplicaHalted, SnapshotForged, SnapshotIncomplete, TopicMissing
+from ringlog.log.folding import Start, follow
+from ringlog.log.identity import Recorded, RecordFile, Seen, Topic
+from ringlog.log.memory import MemoryKeyed, MemoryLog
+from ringlog.log.replica import LogReplica
+from ringlog.log.snapshots import CHUNK_BYTES, cut, restored
+from ringlog.runtime.clock import ManualClock
+from ringlog.runtime.draw import SeededDraw
+from ringlog.wire.errors import WireError
+from ringlog.wire.records import (
+    SnapshotChunk,
+    SnapshotConfirmation,
+    StoredSnapshot,
+    decode_snapshot_record,
+    encode_snapshot_record,
+)
+from tests.kernel.entries import entry, random_command
+from tests.log.conftest import Author
+
+
+@dataclass
+class Cluster:
+    """A log, its snapshots, and the states and positions behind every ``TakeSnapshot``."""
+
+    log: MemoryLog = field(default_factory=MemoryLog)
+    records: MemoryKeyed = field(default_factory=MemoryKeyed)
+    state: ClusterState = EMPTY_STATE
+    taken: list[Start] = field(default_factory=list)
+    author: Author = field(default_factory=lambda: Author("tester", ManualClock(), SeededDraw(b"author")))
+
+    def apply(self, *commands: Command) -> None:
+        for command in commands:
+            data = self.author.entry(self.state, command).data
+            self.log.append([data])
+            (made,) = follow([self.log.read(self.log.end_offset() - 1, 0, 1)[0][0]], self.state)
+            if made.after is not self.state and isinstance(command, TakeSnapshot):
+                self.taken.append(made.next)
+            self.state = made.after
+
+    def live(self, draw: random.Random, length: int) -> None:
+        if self.state.epoch == 0:
+            self.apply(InitializeCluster("c"))
+        for _ in range(length):
+            with suppress(WireError):  # text that is no legal UTF-8 gets into no log
+                self.apply(random_command(draw, self.state))
+
+    def store(self, *confirmed_by: str) -> StoredSnapshot:
+        """A snapshot of the state behind a new ``TakeSnapshot``, confirmed by these."""
+        self.apply(TakeSnapshot())
+        start = self.taken[-1]
+        head = SnapshotTopic(self.records).store(start, self.log.identity(), "keeper", 0, f"s{start.state.epoch}")
+        for role in confirmed_by:
+            SnapshotTopic(self.records).confirm(confirmation(head, role))
+        return head
+
+    def beginning(self) -> Beginning:
+        return Beginning(lambda: SnapshotTopic(self.records))
+
+    def begin(self, remembered: tuple[Seen, ...] = (), epoch_max: int | None = None) -> Start:
+        beginning = Beginning(lambda: SnapshotTopic(self.records), epoch_max)
+        return beginning.start(self.log, self.log.identity(), lambda _: remembered)
+
+    def rewrite(self, change: Callable[[object], object | None]) -> None:
+        """Another topic with other records; None leaves one out."""
+        records, self.records = self.records, MemoryKeyed()
+        for record in records.read(0, 0, 1_000)[0]:
+            changed = change(decode_snapshot_record(record.data))
+            if changed is None:
+                self.records.gap()
+            else:
+                assert isinstance(changed, StoredSnapshot | SnapshotChunk | SnapshotConfirmation)
+                self.records.put(str(record.offset), encode_snapshot_record(changed))
+
+
+def confirmation(head: StoredSnapshot, role: str) -> SnapshotConfirmation:
+    return SnapshotConfirmation(
+        head.cluster_id, head.topic_id, head.epoch, head.state_id, head.position, head.digest, role, 0
+    )
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    made = Cluster()
+    made.live(random.Random(3), 60)
+    return made
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.randoms(use_true_random=False), st.integers(0, 40), st.integers(0, 40), st.integers(40, 3_000))
+def test_snapshot_and_tail_are_the_log_from_its_beginning(
+    draw: random.Random, before: int, after: int, chunk_bytes: int
+) -> None:
+    cluster = Cluster()
+    cluster.live(draw, before)
+    cluster.apply(TakeSnapshot())
+    start = cluster.taken[-1]
+    head, chunks = cut(start, cluster.log.identity(), "keeper", 0, "s", chunk_bytes)
+    mixed = list(chunks)
+    draw.shuffle(mixed)
+    found = restored(head, mixed)
+    assert (found, encode(found), digest(found)) == (start.state, encode(start.state), head.digest)
+    cluster.live(draw, after)
+    with LogReplica(cluster.log, start=Start(found, head.position)) as replica:
+        state = replica.read_barrier()
+    assert encode(state) == encode(cluster.state)
+    assert digest(state) == digest(cluster.state)
+
+
+def test_a_replica_begins_with_the_newest_and_folds_only_what_follows(cluster: Cluster) -> None:
+    cluster.store("publisher")
+    cluster.live(random.Random(1), 5)
+    newest = cluster.store("coordinator")
+    cluster.live(random.Random(2), 5)
+    with LogReplica(cluster.log, beginning=Beginning(lambda: SnapshotTopic(cluster.records))) as replica:
+        assert digest(replica.read_barrier()) == digest(cluster.state)
+        assert replica.counts.total() == cluster.log.end_offset() - newest.position  # type: ignore[attr-defined]
+
+
+BROKEN: dict[str, Callable[[object, StoredSnapshot], object | None]] = {
+    "a chunk is missing": lambda record, _: None if isinstance(record, SnapshotChunk) else record,
+    "a chunk is another": lambda record, _: (
+        replace(record, data=record.data[:-1] + b"?") if isinstance(record, SnapshotChunk) else record
+    ),
+    "a part has another digest": lambda record, head: (
+        replace(record, parts=(replace(head.parts[0], digest="0" * 64), *head.parts[1:])) if record == head else record
+    ),
+    "two parts are mixed up": lambda record, head: (
+        replace(record, parts=(head.parts[1], head.parts[0], *head.parts[2:])) if record == head else record
+    ),
+    "another digest, confirmed": lambda record, _: (
+        record if isinstance(record, SnapshotChunk) else replace(record, digest="0" * 64)  # type: ignore[type-var]
+    ),
+    "another position, confirmed": lambda record, _: (
+        record if isinstance(record, SnapshotChunk) else replace(record, position=record.position - 1)  # type: ignore
+    ),
+    "another topic, confirmed": lambda record, _: (
+        record if isinstance(record, SnapshotChunk) else replace(record, topic_id="x")  # type: ignore[type-var]
+    ),
+    "nobody confirmed it": lambda record, _: None if isinstance(record, SnapshotConfirmation) else record,
+    "who stored it confirmed it": lambda record, _: (
+        replace(record, by="keeper") if isinstance(record, SnapshotConfirmation) else record
+    ),
+    "another reader has another digest": lambda record, _: (
+        replace(record, digest="0" * 64) if isinstance(record, SnapshotConfirmation) else record
+    ),
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_what_is_not_right_is_refused_and_the_next_older_serves(cluster: Cluster, what: str) -> None:
+    older = cluster.store("publisher")
+    expected = cluster.taken[-1]
+    cluster.live(random.Random(1), 3)
+    head = cluster.store("publisher")
+
+    def change(record: object) -> object | None:
+        is_newest = record == head or getattr(record, "id", None) == head.id
+        is_newest |= isinstance(record, SnapshotConfirmation) and record.epoch == head.epoch
+        return BROKEN[what](record, head) if is_newest else record
+
+    assert cluster.begin().state.epoch == head.epoch
+    cluster.rewrite(change)
+    assert cluster.begin() == expected
+    assert cluster.begin().state.epoch == older.epoch
+    cluster.records.delete_before(cluster.records.end_offset())
+    assert cluster.begin() == Start()
+
+
+def test_the_codes_of_what_is_refused(cluster: Cluster) -> None:
+    cluster.apply(TakeSnapshot())
+    head, chunks = cut(cluster.taken[-1], "t", "keeper", 0, "s", 500)
+    with pytest.raises(SnapshotIncomplete, match=r"chunk 1 of \d+ is missing"):
+        restored(head, (*chunks[:1], *chunks[2:]))
+    with pytest.raises(SnapshotForged, match="chunk 0 is not the one"):
+        restored(head, (replace(chunks[0], data=b""), *chunks[1:]))
+    with pytest.raises(SnapshotForged, match="another digest than the state"):
+        restored(replace(head, digest="0" * 64), chunks)
+    with pytest.raises(SnapshotForged, match="holds epoch"):
+        restored(replace(head, epoch=head.epoch + 1), chunks)
+    with pytest.raises(SnapshotForged, match="its parts have"):
+        restored(replace(head, parts=head.parts[:-1]), chunks)
+
+
+def test_a_log_that_was_cut_and_has_grown_again_is_another(cluster: Cluster) -> None:
+    head = cluster.store("publisher")
+    cluster.log.truncate(head.position - 1)
+    before = cluster.taken[-1].state
+    (*_, made) = follow(cluster.log.read(0, 0, 10_000)[0])
+    cluster.state = made.after
+    cluster.author = Author("other", ManualClock(), SeededDraw(b"other"))
+    cluster.apply(TakeSnapshot(), TakeSnapshot())
+    assert cluster.log.end_offset() > head.position
+    assert cluster.state.state_id != before.state_id
+    assert cluster.begin() == Start()
+
+
+def test_what_a_process_remembers_is_compared_as_ever(cluster: Cluster, tmp_path: object) -> None:
+    head = cluster.store("publisher")
+    with (
+        LogReplica(
+            cluster.log,
+            beginning=Beginning(lambda: SnapshotTopic(cluster.records)),
+            seen=[Seen(head.epoch - 3, "another", "a test")],
+        ) as replica,
+        pytest.raises(ReplicaHalted, match="log_forked"),
+    ):
+        replica.read_barrier()
+
+
+def test_a_snapshot_that_has_forgotten_what_a_process_remembers_is_passed_over() -> None:
+    cluster = Cluster()
+    cluster.apply(InitializeCluster("c", (("history_entries", 100),)))
+    early = cluster.store("publisher")
+    cluster.apply(*[Noop()] * 130)
+    late = cluster.store("publisher")
+    known = cluster.taken[0].state
+    assert cluster.taken[1].state.history.oldest > known.epoch
+    assert cluster.begin().state.epoch == late.epoch
+    seen = (Seen(known.epoch, known.state_id, "a test"),)
+    assert cluster.begin(seen).state.epoch == early.epoch
+    cluster.log.delete_before(late.position - 1)
+    assert cluster.begin(seen).state.epoch == late.epoch, "nobody can compare any more"
+
+
+def test_a_memory_of_another_history_is_not_overwritten_by_a_snapshot(cluster: Cluster, tmp_path: object) -> None:
+    head = cluster.store("publisher")
+    path = tmp_path / "log.json"  # type: ignore[operator]
+    memory = RecordFile(path)
+    memory.meet(Topic(cluster.log.name, cluster.log.identity(), "memory", None))
+    wrong = Recorded(cluster.log.identity(), 3, 2, "another", cluster.state.cluster_id, "c", "memory")
+    memory.keep(wrong)
+    begins = Beginning(lambda: SnapshotTopic(cluster.records))
+    for _ in range(2):
+        with LogReplica(cluster.log, record=path, beginning=begins) as replica, pytest.raises(ReplicaHalted):
+            replica.read_barrier()
+    assert head.position > 3
+
+
+def test_who_must_not_begin_later_begins_earlier(cluster: Cluster) -> None:
+    early = cluster.store("publisher")
+    late = cluster.store("publisher")
+    assert cluster.begin(epoch_max=late.epoch).state.epoch == late.epoch
+    assert cluster.begin(epoch_max=late.epoch - 1).state.epoch == early.epoch
+    assert cluster.begin(epoch_max=early.epoch - 1) == Start()
+
+
+def test_no_topic_and_no_broker_are_no_obstacle(cluster: Cluster) -> None:
+    for error in (TopicMissing("c.snapshots"), LogUnavailable("c.snapshots: no answer")):
+
+        def open_topic(error: Exception = error) -> SnapshotTopic:
+            raise error
+
+        begin = partial(Beginning(open_topic).start, cluster.log, cluster.log.identity(), lambda _: ())
+        assert begin() == Start()
+    cluster.log.delete_before(1)
+    with pytest.raises(LogUnavailable, match="no snapshot of memory"):
+        begin()
+
+
+def test_strangers_records_are_nobodys(cluster: Cluster) -> None:
+    cluster.records.put("x", b"no record")
+    head = cluster.store("publisher")
+    cluster.records.put("y", encode_snapshot_record(replace(head, epoch=head.epoch + 1, first=-5)))
+    cluster.records.put("z", encode_snapshot_record(replace(head, epoch=head.epoch + 2, first=10**9)))
+    for epoch in (head.epoch + 1, head.epoch + 2):
+        SnapshotTopic(cluster.records).confirm(replace(confirmation(head, "coordinator"), epoch=epoch))
+    assert cluster.begin().state.epoch == head.epoch
+
+
+@pytest.mark.parametrize("compacts", [False, True])
+def test_the_topic_keeps_the_newest_confirmed_and_as_many_others(cluster: Cluster, compacts: bool) -> None:
+    topic = SnapshotTopic(cluster.records)
+    heads = []
+    for number in range(12):
+        cluster.apply(TakeSnapshot())
+        start = cluster.taken[-1]
+        heads.append(topic.store(start, cluster.log.identity(), "keeper", 0, f"s{number}"))
+        if number % 3 == 0:
+            topic.confirm(confirmation(heads[-1], "publisher"))
+        if compacts:
+            cluster.records.compact()
+    cluster.records.compact()
+    confirmed = [head.epoch for head in heads[::3]][-STORED_MAX:]
+    others = [head.epoch for number, head in enumerate(heads) if number % 3][-STORED_MAX:]
+    assert [one.head.epoch for one in topic.listed()] == sorted((*confirmed, *others), reverse=True)
+    for one in topic.listed():
+        assert topic.state(one.head).epoch == one.head.epoch
+    held = len(list(_records(cluster.records)))
+    assert held <= 2 * STORED_MAX * 2 + STORED_MAX
+
+
+def test_the_one_with_which_the_log_begins_stays_among_later_ones(cluster: Cluster) -> None:
+    first = cluster.store("publisher")
+    said = first.epoch, first.state_id, first.position, first.digest
+    cluster.apply(ConfirmSnapshot(*said, ("keeper", "publisher")), TruncateLog(first.epoch))
+    later = [cluster.store("publisher") for _ in range(STORED_MAX + 2)]
+    cluster.records.compact()
+    kept = [one.head.epoch for one in SnapshotTopic(cluster.records).listed()]
+    assert kept == [*(head.epoch for head in later[:0:-1]), first.epoch], (
+        "the last was not confirmed when it was stored"
+    )
+    assert cluster.begin(epoch_max=later[0].epoch - 1).state.epoch == first.epoch
+    said = later[-1].epoch, later[-1].state_id, later[-1].position, later[-1].digest
+    cluster.apply(ConfirmSnapshot(*said, ("keeper", "publisher")), TruncateLog(later[-1].epoch), TakeSnapshot())
+    topic, start = SnapshotTopic(cluster.records), cluster.taken[-1]
+    for begin, there in ((first.position - 1, True), (later[-1].position - 1, False)):
+        topic.store(start, cluster.log.identity(), "keeper", 0, f"begins at {begin}", begin)
+        cluster.records.compact()
+        assert any(one.head.epoch == first.epoch for one in topic.listed()) is there
+
+
+def test_a_snapshot_half_written_is_none_and_goes_with_a_later_one(cluster: Cluster) -> None:
+    cluster.apply(TakeSnapshot())
+    _, chunks = cut(cluster.taken[-1], "t", "keeper", 0, "dead", 500)
+    for chunk in chunks[:-1]:
+        cluster.records.put(f"dead/{chunk.number}", encode_snapshot_record(chunk))
+    head = cluster.store("publisher")
+    cluster.records.compact()
+    assert {record.id for record in _records(cluster.records) if isinstance(record, SnapshotChunk)} == {head.id}
+    assert cluster.begin().state.epoch == head.epoch
+
+
+def test_a_chunk_is_below_what_the_topic_takes() -> None:
+    chunk = SnapshotChunk("x" * 36, 10**6, bytes(CHUNK_BYTES))
+    assert len(encode_snapshot_record(chunk)) < 2 * 1024 * 1024 - 4_096
+
+
+def _records(records: MemoryKeyed) -> Iterator[object]:
+    for record in records.read(0, 0, 100_000)[0]:
+        yield decode_snapshot_record(record.data)
+
+
+def test_the_state_of_a_snapshot_folds_on(cluster: Cluster) -> None:
+    cluster.store("publisher")
+    found = cluster.begin().state
+    for number in range(5):
+        one = entry(found, random_command(random.Random(number), found))
+        assert fold(found, one) == fold(cluster.taken[-1].state, one)

@@ -1,0 +1,112 @@
+"""What a node says that its tablets hold: bytes of rows and of registers, by the tablets of their tokens."""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import Any
+
+import pytest
+
+from ringlog.kernel.balance.advice import advise
+from ringlog.kernel.balance.model import READS, WRITES
+from ringlog.kernel.balance.reports import Reports
+from ringlog.kernel.commands.cluster import ChangeSettings
+from ringlog.kernel.ring.murmur3 import token_of
+from ringlog.node.cells import CellMap
+from ringlog.node.holder import Holder
+from ringlog.node.loads import sizes_of
+from ringlog.node.patience import Stopped
+from ringlog.node.protocol.loads import AwaitLoads, MeasureTablets, PublishLoad, report_loads
+from ringlog.node.served import ServedRequests
+from ringlog.protocol.effects import Now, WallClock, carry_out
+from ringlog.protocol.load_book import Heard, measured, take
+from ringlog.protocol.load_reports import SELDOM_US, load_of, own_tablets
+from ringlog.wire.cells import Key, RegisterCell
+from ringlog.wire.records import NodeLoad
+from tests.kernel.entries import applied
+from tests.kernel.tablets import lives
+
+STATE = lives.with_table(lives.three_racks(), lives.factor(3), 8)
+
+
+def test_rows_and_registers_count_where_their_tokens_are() -> None:
+    tablets = STATE.tablets[lives.TABLE]
+    keys = [Key(lives.TABLE, token_of(name), name) for name in (b"a", b"b", b"c", b"d")]
+    foreign = [Key(other, 0, b"x") for other in ("ks", lives.TABLE + "x", "zz")]
+    cells = CellMap().with_newest((key, RegisterCell(1, b"x" * 100)) for key in (*keys, *foreign))
+    rows = [(token_of(b"e"), 1_000), (token_of(b"a"), 10)]
+    wanted = dict.fromkeys(range(8), 0)
+    for token, size in (*((key.token, 118) for key in keys), *rows):
+        wanted[tablets.index_of(token)] += size
+    found = sizes_of(STATE, lives.TABLE, chain(rows, cells.sizes(lives.TABLE)))
+    assert found == {index: size for index, size in wanted.items() if size}
+
+
+def test_who_holds_nothing_says_so() -> None:
+    assert sizes_of(STATE, lives.TABLE, CellMap().sizes(lives.TABLE)) == {}
+
+
+def test_rates_are_of_the_last_whole_period() -> None:
+    served, tablets = ServedRequests(), STATE.tablets[lives.TABLE]
+    first, last = tablets.ends[0], tablets.ends[7]
+    assert served.rates(STATE, 0) == {READS: {}, WRITES: {}}
+    for _ in range(90):
+        served.note(READS, STATE, lives.TABLE, first)
+    served.note(WRITES, STATE, lives.TABLE, last)
+    for space in ("ks", "ks.none"):
+        served.note(WRITES, STATE, space, last)
+    assert served.rates(STATE, 30_000_000) == {READS: {lives.TABLE: {0: 3}}, WRITES: {lives.TABLE: {7: 1}}}
+    served.note(READS, STATE, lives.TABLE, last)
+    whole = {READS: {lives.TABLE: {0: 2, 7: 1}}, WRITES: {lives.TABLE: {7: 1}}}
+    assert served.rates(STATE, SELDOM_US) == whole, "91 reads in a minute"
+    served.note(READS, STATE, lives.TABLE, first)
+    assert served.rates(STATE, SELDOM_US + 1_000_000) == whole, "a second is too short"
+    assert served.rates(STATE, 2 * SELDOM_US) == {READS: {lives.TABLE: {0: 1}}, WRITES: {}}
+
+
+def test_what_is_read_much_moves_if_reads_have_a_weight() -> None:
+    """Two nodes hold the same bytes; all reads go to tablets of one of them."""
+    state = lives.with_table(lives.cluster(lives.register(1), lives.register(2)), lives.factor(1), 16)
+    tablets, reports = state.tablets[lives.TABLE], Reports()
+    busy = tablets.replicas(0)[0].node
+    heard = []
+    for node in sorted(state.nodes):
+        served, own = ServedRequests(), own_tablets(state, node)
+        served.rates(state, 0)
+        for number in own[lives.TABLE] if node == busy else ():
+            for _ in range(600):
+                served.note(READS, state, lives.TABLE, tablets.ends[number])
+        sizes = {lives.TABLE: dict.fromkeys(own[lives.TABLE], 2**30)}
+        heard.append(Heard(load_of(state, node, own, sizes, 0, served.rates(state, SELDOM_US)), 1))
+    reports = take(reports, heard, state)
+    assert not advise(state, measured(reports)).moves
+    state = applied(state, ChangeSettings((("balance_load_reads_percent", 33),)))
+    moves = advise(state, measured(reports)).moves
+    assert moves
+    assert all(one.from_ is not None and one.from_.node == busy for one in moves)
+
+
+def test_a_node_reports_when_it_has_caught_up_and_then_what_is_due() -> None:
+    holder = Holder(STATE.tablets[lives.TABLE].nodes[0])
+    holder.state = STATE
+    waits, published = [0], list[tuple[int, NodeLoad]]()
+
+    def perform(effect: Any) -> Any:
+        match effect:
+            case AwaitLoads():
+                waits[0] += 1
+                holder.caught_up = waits[0] > 2
+                if waits[0] == 8:
+                    raise Stopped
+            case Now() | WallClock():
+                return waits[0] * SELDOM_US // 3
+            case MeasureTablets():
+                return {table: dict.fromkeys(numbers, 7) for table, numbers in effect.own.items()}
+            case PublishLoad():
+                published.append((waits[0], effect.load))
+
+    with pytest.raises(Stopped):
+        carry_out(report_loads(holder), perform)
+    assert [wait for wait, _ in published] == [3, 6]
+    (table,) = published[0][1].tables
+    assert (table.table, set(table.bytes)) == (lives.TABLE, {7})

@@ -1,0 +1,189 @@
+"""A member's copy of the log: what was synced stays, it begins with the newest snapshot, and is of one history."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ringlog.kernel.commands.cluster import Noop
+from ringlog.kernel.commands.service import AddServiceMember
+from ringlog.kernel.commands.snapshots import TakeSnapshot
+from ringlog.kernel.commands.truncation import ConfirmSnapshot, TruncateLog
+from ringlog.kernel.encoding import digest
+from ringlog.kernel.values import Epoch, OperationId
+from ringlog.log.beginning import Beginning
+from ringlog.log.copied import end_of
+from ringlog.log.errors import CopyDamaged, LogForked, LogTruncated
+from ringlog.log.folding import BEGINNING, Start
+from ringlog.log.replica import LogReplica
+from ringlog.node.log_copy import COPY, CopyFile, copy_of_member, held_of, reopened
+from ringlog.node.member_copy import EVIDENCE, CopiedSide, MemberCopy, opened
+from ringlog.wire.records import StoredSnapshot
+from tests.kernel.commands.test_service import ONE, of
+from tests.log.test_snapshots import Cluster
+
+LONG_S = 20.0
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    made = Cluster()
+    made.live(random.Random(3), 40)
+    return made
+
+
+@pytest.fixture
+def copy(tmp_path: Path, cluster: Cluster) -> Iterator[CopyFile]:
+    """Of all that the log has."""
+    with closing(opened(tmp_path / COPY, cluster.log, cluster.beginning())) as made:
+        filled(made, cluster)
+        yield made
+
+
+def filled(copy: CopyFile, cluster: Cluster) -> None:
+    assert copy.take(cluster.log.read(copy.held.next, 0, 100_000)[0]) == cluster.state.epoch
+
+
+def confirmed(cluster: Cluster) -> StoredSnapshot:
+    """A snapshot that the log says is confirmed."""
+    head = cluster.store("publisher")
+    said = head.epoch, head.state_id, head.position, head.digest
+    cluster.apply(ConfirmSnapshot(*said, ("keeper", "publisher")))
+    return head
+
+
+def folded(folder: Path) -> str:
+    return digest(end_of(copy_of_member(folder)).at.state)
+
+
+def test_it_folds_to_the_log_and_begins_with_the_newest_confirmed_snapshot(
+    tmp_path: Path, cluster: Cluster, copy: CopyFile
+) -> None:
+    assert copy.held.base == BEGINNING
+    assert folded(tmp_path) == digest(cluster.state)
+    cluster.apply(TakeSnapshot())  # nobody confirms it
+    heads = [confirmed(cluster) for _ in range(3)]
+    filled(copy, cluster)
+    cluster.apply(*[Noop()] * 5)
+    filled(copy, cluster)
+    kept = copy_of_member(tmp_path)
+    assert (kept.start.state.epoch, kept.begin) == (heads[-1].epoch, heads[-1].position - 1)
+    assert list(kept.records()) == cluster.log.read(kept.begin, 0, 100_000)[0]
+    assert folded(tmp_path) == digest(cluster.state)
+    copy.close()
+    again = reopened(tmp_path / COPY)
+    assert again is not None
+    assert again.held.at == Start(cluster.state, cluster.log.end_offset())
+    again.close()
+
+
+def test_a_torn_end_is_cut_and_read_again(tmp_path: Path, cluster: Cluster, copy: CopyFile) -> None:
+    path = tmp_path / COPY
+    before, synced = copy.held.at, path.stat().st_size
+    cluster.apply(Noop(), Noop())
+    filled(copy, cluster)
+    copy.close()
+    data = path.read_bytes()
+    for size in range(synced, len(data), 37):
+        path.write_bytes(data[:size])
+        assert held_of(path).at.position >= before.position
+    with closing(opened(path, cluster.log, cluster.beginning())) as again:
+        filled(again, cluster)
+    assert folded(tmp_path) == digest(cluster.state)
+
+
+@pytest.mark.parametrize("with_snapshot", [False, True])
+def test_damage_before_the_end_is_refused_and_kept(
+    tmp_path: Path, cluster: Cluster, copy: CopyFile, with_snapshot: bool
+) -> None:
+    if with_snapshot:
+        confirmed(cluster)
+    for _ in range(3):
+        cluster.apply(Noop())
+        filled(copy, cluster)
+    copy.close()
+    path = tmp_path / COPY
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(CopyDamaged):
+        copy_of_member(tmp_path)
+    with closing(opened(path, cluster.log, cluster.beginning())) as anew:
+        filled(anew, cluster)
+    assert path.with_suffix(EVIDENCE).read_bytes() == data
+    assert folded(tmp_path) == digest(cluster.state)
+
+
+def test_a_log_with_another_history_never_takes_its_place(tmp_path: Path, cluster: Cluster, copy: CopyFile) -> None:
+    copy.close()
+    path = tmp_path / COPY
+    data, end = path.read_bytes(), cluster.log.end_offset()
+    cluster.log.truncate(end - 3)
+    with pytest.raises(LogTruncated, match="ringlog recover"):
+        opened(path, cluster.log, cluster.beginning())
+    cluster.log.append([b"other"] * 5)
+    with closing(opened(path, cluster.log, cluster.beginning())) as again, pytest.raises(LogForked):
+        again.take(cluster.log.read(again.held.next, 0, 100)[0])
+    cluster.log.delete_before(cluster.log.end_offset())
+    with pytest.raises(LogTruncated):
+        opened(path, cluster.log, cluster.beginning())
+    assert held_of(path).at.position == end
+    assert len(path.read_bytes()) == len(data)
+
+
+def test_where_the_log_begins_later_it_begins_anew(tmp_path: Path, cluster: Cluster, copy: CopyFile) -> None:
+    copy.close()
+    head = confirmed(cluster)
+    cluster.apply(TruncateLog(head.epoch))
+    cluster.log.delete_before(head.position - 1)
+    with closing(opened(tmp_path / COPY, cluster.log, cluster.beginning())) as anew:
+        filled(anew, cluster)
+    assert copy_of_member(tmp_path).start.state.epoch == head.epoch
+    assert folded(tmp_path) == digest(cluster.state)
+
+
+class Registers:
+    def acknowledgeable(self) -> Epoch:
+        return 1_000_000
+
+    def received(self, operation: OperationId) -> bool:
+        return bool(operation)
+
+
+class From(Beginning):
+    """Begins with a state that the test made."""
+
+    def __init__(self, start: Start) -> None:
+        super().__init__(lambda: 1 // 0)  # type: ignore[arg-type, return-value]
+        self._start = start
+
+    def start(self, *_: object) -> Start:
+        return self._start
+
+
+def test_a_member_acknowledges_what_its_copy_has(tmp_path: Path) -> None:
+    world = Cluster(state=replace(of(2), name="c"))
+    world.log.append([b"the entry that made this state"])
+    start, news, stopping = Start(world.state, 1), threading.Event(), threading.Event()
+    with LogReplica(world.log, start=start) as replica:
+        copy = MemberCopy(tmp_path / COPY, ONE, replica, From(start), 1, news, stopping)
+        side = CopiedSide(Registers(), copy, lambda: replica.read_barrier(LONG_S))
+        assert (side.acknowledgeable(), side.received("x")) == (1_000_000, True)
+        world.apply(AddServiceMember(ONE))
+        assert side.acknowledgeable() == 1, "what it acknowledged before"
+        thread = threading.Thread(target=copy.run)
+        thread.start()
+        try:
+            assert news.wait(LONG_S)
+            assert side.acknowledgeable() == world.state.epoch
+            assert (tmp_path / COPY).exists()
+        finally:
+            stopping.set()
+            thread.join(LONG_S)
+    assert not thread.is_alive()

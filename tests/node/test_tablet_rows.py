@@ -1,0 +1,156 @@
+"""Rows of tables in tablets: they are where the map has them while a tablet goes through its stages."""
+
+from __future__ import annotations
+
+import pytest
+
+from ringlog.kernel.commands.keyspaces import CreateKeyspace
+from ringlog.kernel.commands.schema import CreateTable
+from ringlog.kernel.commands.tablets import (
+    AdvanceTablets,
+    MigrateTablets,
+    RevertTablets,
+    Shard,
+    TabletAdvance,
+    TabletMigration,
+    TabletRevert,
+)
+from ringlog.kernel.ring.murmur3 import token_of
+from ringlog.kernel.ring.ranges import in_range
+from ringlog.kernel.tablets.map import Tablet
+from ringlog.kernel.tablets.stages import STREAMING, next_stage, nodes_of, session, writers
+from ringlog.kernel.values import CdcOptions, Column, Replication, TabletOptions, Witness
+from ringlog.node.holder import Holder, NotServed, RowFetch
+from ringlog.wire.records import Mutation, encode_mutation
+from tests.kernel.entries import applied, uuid
+from tests.node.world import APPENDED, cluster, name_of, write
+
+TABLE = "tab.orders"
+
+
+class Rows:
+    """Four nodes that follow log and topic at once; what streams wait for is in ``fetches``."""
+
+    def __init__(self) -> None:
+        state = cluster((-(2**62),), (0,), (2**61,), (2**62,))
+        columns = (Column("customer", "text"), Column("number", "bigint"), Column("note", "text"))
+        self.state = applied(
+            state,
+            CreateKeyspace("tab", Replication("tablets", 2)),
+            CreateTable(
+                "tab",
+                "orders",
+                uuid(2, space=9),
+                columns,
+                ("customer",),
+                ("number",),
+                CdcOptions(),
+                tablets=TabletOptions(4),
+            ),
+        )
+        self.holders = {name_of(number): Holder(name_of(number)) for number in range(1, 5)}
+        for holder in self.holders.values():
+            holder.positions[0] = 0
+            holder.caught_up = True
+        self.topic: list[Mutation] = []
+        self.fetches: list[tuple[Holder, RowFetch]] = []
+        self.write(60)
+
+    def write(self, count: int) -> None:
+        """More rows; every node reads them."""
+        for number in range(len(self.topic), len(self.topic) + count):
+            self.topic.append(write(f"c{number}", number, APPENDED + number, keyspace="tab", table="orders"))
+        self.take()
+
+    def take(self) -> None:
+        for holder in self.holders.values():
+            self.fetches += [(holder, fetch) for fetch in holder.adopt(self.state)]
+            for offset in range(holder.positions[0], len(self.topic)):
+                holder.judge(encode_mutation(self.topic[offset]), APPENDED)
+                holder.passed(0, offset + 1)
+
+    def stream(self) -> int:
+        """What is waited for comes; how many rows."""
+        rows = 0
+        for holder, fetch in self.fetches:
+            source = self.holders[fetch.source]
+            found = source.snapshot(fetch.operation, fetch.replication, fetch.ranges, dict(fetch.positions))
+            assert holder.receive(fetch, found)
+            assert not holder.receive(fetch, found), "it comes once"
+            rows += len(found.versions)
+        self.fetches.clear()
+        return rows
+
+    def tablet(self, index: int = 1) -> Tablet:
+        return self.state.tablets[TABLE].tablet(index)
+
+    def advance(self) -> None:
+        """Tablet 1 goes on: all have acknowledged, and say what they have to say."""
+        transition = self.tablet().transition
+        assert transition is not None
+        name = session(TABLE, 1, transition)
+        reports = tuple(holder.reports[name] for holder in self.holders.values() if name in holder.reports)
+        step = TabletAdvance(TABLE, 1, next_stage(transition), (), reports)
+        witnesses = tuple(Witness(node, self.state.epoch, self.state.epoch) for node in sorted(self.holders))
+        self.state = applied(self.state, AdvanceTablets((step,), witnesses))
+        self.take()
+
+    def check(self) -> None:
+        """Every node has just the rows of the tablets that it takes writes of."""
+        for node, holder in self.holders.items():
+            mine = [one for one in self.state.tablets[TABLE] if node in nodes_of(writers(one))]
+            wanted = {
+                encode_mutation(row)
+                for row in self.topic
+                if any(in_range(token_of(row.partition_key[0] or b""), one.start, one.end) for one in mine)
+            }
+            held = {version.value for version in holder.store.versions(((0, 0),)) if version.table == TABLE}
+            assert held == wanted
+
+
+@pytest.fixture
+def rows() -> Rows:
+    made = Rows()
+    made.check()
+    source = made.tablet().replicas[0]
+    there = {replica.node for replica in made.tablet().replicas}
+    rack = made.state.nodes[source.node].rack
+    target = next(one for one in made.holders if one not in there and made.state.nodes[one].rack == rack)
+    one = TabletMigration(TABLE, 1, "migration", Shard(source.node, source.shard), Shard(target, 1))
+    made.state = applied(made.state, MigrateTablets((one,)))
+    made.take()
+    return made
+
+
+def test_rows_are_streamed_in_their_stage_and_go_when_they_are_nobodys_more(rows: Rows) -> None:
+    streamed = 0
+    while (transition := rows.tablet().transition) is not None:
+        rows.write(8)
+        assert bool(rows.fetches) == (transition.stage == STREAMING)
+        streamed += rows.stream()
+        if transition.stage == STREAMING:
+            rows.check()
+            name = session(TABLE, 1, transition)
+            assert [holder.reports[name].rows for holder in rows.holders.values() if name in holder.reports] == [
+                streamed
+            ]
+        rows.advance()
+    assert streamed
+    rows.write(8)
+    rows.check()
+
+
+def test_a_session_that_is_closed_gives_nothing_and_takes_nothing(rows: Rows) -> None:
+    while not rows.fetches:
+        rows.advance()
+    ((holder, fetch),) = rows.fetches
+    source = rows.holders[fetch.source]
+    found = source.snapshot(fetch.operation, fetch.replication, fetch.ranges, dict(fetch.positions))
+    with pytest.raises(NotServed):
+        source.snapshot(fetch.operation, fetch.replication, ((5, 6),), dict(fetch.positions))
+    rows.state = applied(rows.state, RevertTablets((TabletRevert(TABLE, 1, "no"),)))
+    rows.take()
+    assert not holder.receive(fetch, found)
+    while rows.tablet().transition is not None:
+        rows.advance()
+    rows.check()

@@ -1,0 +1,82 @@
+"""What a tablet waits for, and how that ends: one whose only replica is dead waits for it until an operator gives it
+up. The coordinator is named if and only if it would go on.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+
+import pytest
+
+from ringlog.kernel.balance.advice import advise
+from ringlog.kernel.commands.movements import Assassinate
+from ringlog.kernel.commands.nodes import DeclareDown
+from ringlog.kernel.commands.tablets import RevertTablets
+from ringlog.kernel.state import ClusterState
+from ringlog.kernel.tablets.stages import MIGRATION, STAGES, STREAMING
+from ringlog.operator.author_json import from_json
+from ringlog.operator.rehearsal import acknowledgements
+from ringlog.operator.tablets import explained, explanation
+from ringlog.operator.waiting import COORDINATOR, tablet_waiting
+from ringlog.protocol.tablet_steps import tablet_steps
+from ringlog.protocol.witnesses import sound_reports, witnesses_of
+from ringlog.runtime.draw import SeededDraw
+from ringlog.wire.records import NodeAck
+from tests.cli.test_docs import unknown
+from tests.kernel.entries import applied
+from tests.kernel.tablets.lives import TABLE, begun, factor, migration, tablet, three_racks, with_table
+
+START = with_table(three_racks(), factor(1), 2)
+MOVE = migration(START)
+
+
+def acks_of(state: ClusterState) -> dict[str, NodeAck]:
+    """What those who live say."""
+    return {node: ack for node, ack in acknowledgements(state, 0).items() if not state.nodes[node].down}
+
+
+def driven(state: ClusterState) -> ClusterState:
+    """The tablet goes as far as the coordinator can lead it."""
+    while True:
+        acks = acks_of(state)
+        said = [one for node, ack in acks.items() for one in sound_reports(state, node, ack)]
+        steps = tuple(tablet_steps(state, witnesses_of(state, acks), said))
+        here = tablet(state)
+        if here.transition is not None:
+            found = tablet_waiting(state, state.tablets[TABLE], here, acks)
+            assert (found.text == COORDINATOR) == bool(steps) or isinstance(steps[0], RevertTablets)
+        if not steps:
+            return state
+        state = applied(state, *steps)
+
+
+@pytest.mark.parametrize("role", ["source", "target"])
+@pytest.mark.parametrize("stage", MIGRATION.stages)
+def test_a_tablet_with_one_replica_waits_for_the_dead_until_it_is_given_up(stage: str, role: str) -> None:
+    shard = MOVE.from_ if role == "source" else MOVE.to
+    assert shard is not None
+    state = driven(applied(begun(START, MOVE, stage), DeclareDown(shard.node, "burnt")))
+    moving, name = tablet(state).transition, state.nodes[shard.node].name
+    assert moving is not None
+    view = explanation(state, advise(state, {}), state.tablets[TABLE], 0, acks_of(state))
+    told = list(explained(view))
+    assert f"it is in {moving.stage} of a migration since epoch {moving.stage_epoch}" in told[1]
+    assert told[2].startswith(f"waits for witnesses: epoch {moving.stage_epoch} ({moving.stage}) waits for {name}")
+    assert told[3] == f"  start it again: {name} was declared down"
+    assert f"ringlog node assassinate {name}" in told[-1]
+    given_up = driven(applied(state, Assassinate(shard.node)))
+    assert tablet(given_up).transition is None
+
+
+def test_every_way_out_is_a_command_that_there_is() -> None:
+    state = begun(START, MOVE, STREAMING)
+    found = tablet_waiting(state, state.tablets[TABLE], tablet(state), {})
+    shown = [shlex.split(one) for way in found.ways_out for one in re.findall("ringlog .*", way)]
+    assert [unknown(words) for words in shown] == [None] * 3
+    back = from_json(state, json.loads(shown[0][-1]), SeededDraw(b"x"))
+    assert isinstance(back, RevertTablets)
+    moving = tablet(applied(state, back)).transition
+    assert moving is not None
+    assert moving.stage == STAGES[STREAMING].back

@@ -1,0 +1,125 @@
+"""Data nodes and their timers: who counts when, by any instance; what the data nodes were is in the log."""
+
+from __future__ import annotations
+
+import pytest
+
+from ringlog.kernel.commands.nodes import DeclareDown, DeclareUp, UnregisterNode, UpdateNode
+from ringlog.kernel.commands.zones import AlterZone, SetDataNodes
+from ringlog.kernel.state import ClusterState
+from ringlog.kernel.zones.model import NEVER
+from ringlog.protocol.data_nodes import SECOND, Timers, due, followed, matching
+from ringlog.wire.ids import time_of
+from tests.kernel.entries import applied
+from tests.kernel.zones.scenes import done, ids, letter, with_zone
+
+FIVE = {"scale_up": 5, "scale_down": 5}
+
+
+class Looks:
+    """One instance of the rebalancer, which looks at its clock: seconds since the last entry of the state."""
+
+    def __init__(self, state: ClusterState) -> None:
+        self.timers = Timers()
+        self.state = state
+        self.see(state)
+
+    def see(self, state: ClusterState) -> None:
+        self.state = state
+        self.timers = followed(self.timers, state)
+
+    def at(self, seconds: float) -> str:
+        """The data nodes that follow then, by letters; empty: nothing is to be done."""
+        now = time_of(self.state.state_id) + int(seconds * SECOND)
+        found = due(self.timers, self.state, now)
+        assert len(found) <= 1
+        if not found:
+            return ""
+        done(self.state, found[0])
+        return "".join(sorted(self.state.nodes[node].name for node in found[0].nodes))
+
+
+def test_one_that_comes_counts_when_its_time_is_over() -> None:
+    look = Looks(applied(with_zone("AB", **FIVE), letter("C")))
+    assert look.at(4.9) == ""
+    assert look.at(5.0) == "ABC"
+
+
+def test_another_one_that_comes_meanwhile_begins_the_time_anew_and_both_count_at_once() -> None:
+    look = Looks(applied(with_zone("AB", **FIVE), letter("C")))
+    look.see(applied(look.state, letter("D")))
+    first = time_of(look.state.history.tail[-2].state_id)
+    assert due(look.timers, look.state, first + 5 * SECOND) == () or look.at(0) == ""
+    assert look.at(4.9) == ""
+    assert look.at(5.0) == "ABCD"
+
+
+@pytest.mark.parametrize(("wait", "seen"), [(0, "ABC"), (NEVER, ""), (100, "")])
+def test_another_value_of_the_wait_counts_at_once(wait: int, seen: str) -> None:
+    look = Looks(applied(with_zone("AB", scale_up=100), letter("C")))
+    assert look.at(10) == ""
+    if wait != 100:
+        look.see(done(look.state, AlterZone("z", scale_up=wait)))
+    assert look.at(10) == seen
+
+
+def test_one_that_goes_counts_when_its_time_is_over_and_not_if_it_comes_back() -> None:
+    look = Looks(applied(with_zone("ABC", **FIVE), DeclareDown(ids("C")[0], "burnt")))
+    assert look.at(4.9) == ""
+    assert look.at(5.0) == "AB"
+    look.see(applied(look.state, DeclareUp(ids("C")[0], "mended")))
+    assert look.at(1_000) == ""
+    look.see(applied(look.state, DeclareDown(ids("C")[0], "burnt")))
+    assert look.at(4.9) == "", "its time begins anew"
+
+
+def test_by_default_one_that_is_down_stays_and_one_that_has_left_goes_at_once() -> None:
+    state = applied(with_zone("ABC"), DeclareDown(ids("C")[0], "burnt"))
+    assert Looks(state).at(1_000) == ""
+    gone = applied(with_zone("ABC"), UnregisterNode(ids("C")[0]))
+    assert gone.nodes[ids("C")[0]].state == "left"
+    assert Looks(gone).at(0) == "AB"
+
+
+def test_who_takes_over_loses_no_timer() -> None:
+    """It sees what differs for the first time, and counts from the last entry that changed a node."""
+    state = applied(with_zone("AB", **FIVE), letter("C"))
+    before, after = Looks(state), Looks(state)
+    assert [look.at(4.9) for look in (before, after)] == ["", ""]
+    assert [look.at(5.0) for look in (before, after)] == ["ABC", "ABC"]
+
+
+def test_what_is_due_twice_is_done_once() -> None:
+    look = Looks(applied(with_zone("AB", scale_up=0), letter("C")))
+    assert look.at(0) == "ABC"
+    (command,) = due(look.timers, look.state, 0)
+    look.see(done(look.state, command))
+    assert look.at(0) == ""
+    assert done(look.state, command).zones is look.state.zones, "the same nodes change nothing"
+
+
+def test_other_values_of_a_node_count_too() -> None:
+    state = applied(with_zone("AB", filter='$[?(@.datacenter == "dc1")]', **FIVE))
+    moved = applied(state, UpdateNode(ids("B")[0], address="b:1"))
+    assert Looks(moved).at(1_000) == "", "what no filter asks for"
+    assert matching(moved, '$[?(@.address == "b:1")]', ()) == ids("B")
+
+
+def test_what_the_data_nodes_were_is_in_the_log() -> None:
+    """The history is the log: the state of an epoch has the data nodes of then."""
+    state = with_zone("ABC")
+    states = [state]
+    for letters in ("AB", "A", "ABC"):
+        states.append(done(states[-1], SetDataNodes("z", ids(letters), states[-1].epoch)))
+    assert [one.zones["z"].nodes for one in states] == [ids("ABC"), ids("AB"), ids("A"), ids("ABC")]
+
+
+def test_another_filter_ends_both_timers() -> None:
+    """Its nodes are those that match now: nobody is waited for."""
+    slow = {"scale_up": 100, "scale_down": 100}
+    look = Looks(applied(with_zone("AB", **slow), letter("C"), DeclareDown(ids("B")[0], "burnt")))
+    assert len(look.timers.since) == 2
+    text = '$[?(@.name != "D")]'
+    look.see(done(look.state, AlterZone("z", filter=text, nodes=matching(look.state, text, ()))))
+    assert look.state.zones["z"].nodes == ids("AC")
+    assert (len(look.timers.since), look.at(1_000)) == (0, "")

@@ -1,0 +1,158 @@
+"""The balancer in simulated clusters: tablets spread onto a node that joins, whoever dies; and it comes to an end."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from ringlog.kernel.state import ClusterState
+from ringlog.sim.moments import HERE
+from ringlog.sim.moving_tablets import PROFILE
+from ringlog.sim.mutants.plant import Mutant, planted
+from ringlog.sim.run import Run
+from ringlog.sim.script import Action, Script
+from ringlog.sim.search import run_seed
+from ringlog.sim.shape import ClusterShape
+from ringlog.sim.world import SECOND, BrokenPromise
+
+RULES = "ringlog.kernel.commands.tablets"
+RUNS = 12
+SHAPE = ClusterShape(founded=2, joining=1, factor=1, tokens=1, history=10_000, old=False)
+
+
+def played(seed: int, *more: Action) -> ClusterState:
+    """The last state of ``run``."""
+    return run(seed, *more)[0]
+
+
+def run(seed: int, *more: Action) -> tuple[ClusterState, Counter[tuple[str, ...]]]:
+    """The last state of a run in which n3 joins a cluster whose table has eight tablets, and what happened in it."""
+    actions = (
+        Action(0, 0, "with_role", ("balancer",)),
+        Action(1, 0, "spread", (1, 8)),
+        Action(2, 2 * SECOND, "start", ("n3",)),
+        *more,
+    )
+    one = Run(Script(seed, "small", SHAPE, 20 * SECOND, tuple(sorted(actions, key=lambda one: one.at))))
+    try:
+        one.play()
+        return one.sim.log.state, one.sim.did
+    finally:
+        one.close()
+
+
+def broken(bug: Mutant, befalls: tuple[Action, ...]) -> str:
+    """The first promise that a run breaks with a bug; empty if none does."""
+    with planted(bug):
+        for seed in range(10):
+            try:
+                played(seed, *befalls)
+            except BrokenPromise as violation:
+                return violation.rule
+    return ""
+
+
+def spread(state: ClusterState) -> Counter[str]:
+    tablets = state.tablets["spread.t"]
+    assert not tablets.transitions
+    return Counter(state.nodes[one.node].name for tablet in tablets for one in tablet.replicas)
+
+
+def test_tablets_spread_onto_a_node_that_joins() -> None:
+    found = spread(played(1))
+    assert found["n3"] > 0, found
+    assert sum(found.values()) == 8
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_they_do_so_when_the_balancer_is_handed_over_and_its_hosts_crash(seed: int) -> None:
+    befalls = (
+        Action(10, 4 * SECOND, "hand_over", ("balancer",)),
+        Action(11, 6 * SECOND, "crash", ("agents-1", 2_000)),
+        Action(12, 9 * SECOND, "crash", ("agents-2", 2_000)),
+        Action(13, 12 * SECOND, "hand_over", ("balancer",)),
+    )
+    assert spread(played(seed, *befalls))["n3"] > 0
+
+
+@pytest.mark.parametrize("name", ["n1", "n2", "n3"])
+def test_a_node_that_crashes_meanwhile_holds_nothing_up_for_ever(name: str) -> None:
+    assert spread(played(4, Action(10, 5 * SECOND, "crash", (name, 3_000))))["n3"] > 0
+
+
+def test_the_profile_of_tablets_meets_what_it_is_about() -> None:
+    """Balancers that are taken over, logged tables that are cut, and nothing that the checks object to."""
+    did: Counter[tuple[str, ...]] = Counter()
+    for seed in range(1, RUNS + 1):
+        report = run_seed(seed, PROFILE)
+        assert not report.rule, (seed, report.rule, report.detail)
+        did += report.did
+    assert did["action", "with_role"] >= RUNS // 4
+    assert did["action", "logged_tablets"] >= RUNS // 6
+    for kind in ("MigrateTablets", "DecideResize", "FinishResize", "RevertTablets", "CommitCdcGeneration", "TakeOver"):
+        assert did["entry", kind, "applied"], kind
+
+
+STALE = Mutant(
+    "any_term",
+    RULES,
+    "    if command.term and (acting is None or acting.term != command.term):\n",
+    "    if not state.epoch:\n",
+    "",
+    1,
+)
+
+
+def test_a_plan_that_comes_after_a_take_over_has_no_effect() -> None:
+    """Its instance is slow from the moment that it has planned, and loses its role; planted: no term is asked for."""
+    late = (
+        Action(10, 0, "when", ("balancing", 1, 0, "slow", HERE, 3_000, 6_000)),
+        Action(11, 0, "when", ("balancing", 1, 200, "hand_over", "balancer")),
+    )
+    for seed in range(3):
+        assert spread(played(seed, *late))["n3"] > 0
+    assert broken(STALE, late) == "stale_plan"
+
+
+VAIN = Mutant(
+    "never_back",
+    "ringlog.protocol.coordinator_core",
+    "        if one.count >= most:\n",
+    "        if one.count < 0:\n",
+    "",
+    1,
+)
+
+
+def test_a_tablet_whose_rows_do_not_come_turns_back() -> None:
+    """Its source is away while it is streamed, and may be asked once; planted: nobody turns it back."""
+    away = (
+        Action(10, SECOND, "set", ("stream_tries_max", 1)),
+        *(
+            Action(11 + n, 0, "when", ("AdvanceTablets", 2 + 3 * (n // 2), 0, "crash", f"n{1 + n % 2}", 3_500))
+            for n in range(6)
+        ),
+    )
+    assert sum(run(seed, *away)[1]["entry", "RevertTablets", "applied"] for seed in range(3))
+    assert broken(VAIN, away) == "liveness"
+
+
+WAITED_FOR = Mutant(
+    "the_gone_are_waited_for",
+    "ringlog.kernel.balance.drain",
+    "            forfeited = all(host.alive or host.gone for host in holders.values())\n",
+    "            forfeited = all(host.alive for host in holders.values())\n",
+    "",
+    1,
+)
+
+
+def test_what_an_assassinated_node_had_is_made_anew() -> None:
+    """The only replicas are lost with it; planted: they are waited for."""
+    lost = (Action(10, 9 * SECOND, "lost", ("n1",)), Action(11, 10 * SECOND, "bury", ("n1", "Assassinate")))
+    for seed in range(2):
+        found = spread(played(seed, *lost))
+        assert not found["n1"], found
+        assert sum(found.values()) == 8
+    assert broken(WAITED_FOR, lost) == "drain"

@@ -1,0 +1,76 @@
+"""A table in tablets with a CDC log, written to while it is split, merged and a node joins; with bugs planted."""
+
+from __future__ import annotations
+
+import pytest
+
+from ringlog.sim.mutants.plant import Mutant, planted
+from ringlog.sim.run import RunReport
+from ringlog.sim.world import SECOND
+from tests.sim.test_cdc import played, told
+
+RULES, ROUTING = "ringlog.kernel.commands.cdc", "ringlog_cdc.routing"
+COORDINATOR = "ringlog.protocol.coordinator_core"
+BUGS = (
+    Mutant(
+        "tablets_as_before",
+        RULES,
+        "tables=tables_in_tablets(state),",
+        "tables=state.generations[-1].tables if state.generations else (),",
+        "the generation that a split began has the streams of the tablets before it",
+        3,
+    ),
+    Mutant(
+        "rows_of_tablets_in_the_ring",
+        ROUTING,
+        "_placed(table, rows.names, generation)[routed]",
+        "generation[routed]",
+        "the rows of a table in tablets go to the streams of the ring",
+        3,
+    ),
+)
+FOUND = {"tablets_as_before": "cdc_tablets", "rows_of_tablets_in_the_ring": "cdc_generation"}
+
+
+def story(seed: int) -> RunReport:
+    """(milliseconds, what, arguments): two tablets become four, a node joins, and they are two again; rows come in."""
+    happens: list[tuple[int, str, tuple[object, ...]]] = [
+        (100, "burst", (2,)),
+        (150, "logged_tablets", (1, 2)),
+        *((at, "tablet_burst", (4,)) for at in (1_500, 2_400, 2_900, 3_400, 4_500, 5_500, 7_000, 8_000)),
+        (2_500, "cut", ("split", 1)),
+        (4_000, "start", ("n2",)),
+        (9_000, "cut", ("merge", 2)),
+        *((at, "tablet_burst", (4,)) for at in (9_100, 10_000, 11_500, 13_000)),
+    ]
+    return played(seed, happens, 16 * SECOND)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_rows_lie_under_the_streams_of_their_tablets_while_the_table_is_split_and_merged(seed: int) -> None:
+    report = story(seed)
+    assert not report.rule, told(report)
+    assert report.did["entry", "FinishResize", "applied"] == 2
+    assert report.did["entry", "RequestCdcGeneration", "applied"] >= 2
+    assert report.did["entry", "CommitCdcGeneration", "applied"] >= 3
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+def test_a_planted_bug_is_found(bug: Mutant) -> None:
+    with planted(bug):
+        found = {story(seed).rule for seed in range(bug.seeds)}
+    assert FOUND[bug.name] in found
+
+
+def test_without_the_request_of_the_coordinator_nothing_is_switched() -> None:
+    """Planted: nobody asks for the generation. The streams stay, and the story above says so."""
+    bug = Mutant(
+        "nobody_asks",
+        COORDINATOR,
+        "if to_prepare(state) is None and not fits_tablets(state):",
+        "if not state.epoch:",
+        "a split begins no generation",
+        1,
+    )
+    with planted(bug):
+        assert story(0).did["entry", "RequestCdcGeneration", "applied"] == 0

@@ -1,0 +1,49 @@
+"""Snapshots, the archive and truncations on the simulated world."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from ringlog.sim.run import run_script
+from ringlog.sim.script import PROFILES, Action, Script, draw_script
+from ringlog.sim.search import SearchResult, reports
+from ringlog.sim.shape import ClusterShape
+from ringlog.sim.truncating import PROFILE
+from ringlog.sim.world import MS
+
+SHAPE = ClusterShape(founded=1, joining=0, factor=1, tokens=1, history=10_000, old=False)
+
+
+def test_seeds_break_no_promise_and_exercise_all_of_it() -> None:
+    found = SearchResult()
+    for report in reports(range(1, 26), PROFILE, jobs=1):
+        found.add(report)
+    assert [(r.seed, r.rule, r.detail) for r in found.failures] == []
+    did = {key[1]: count for key, count in found.did.items() if key[0] == "snapshots"}
+    assert did.keys() >= {"stored", "confirmed", "disputed", "archived", "truncated", "begun with", "passed"}
+    assert did["truncated"] > 10
+    assert did["begun with"] > 100
+
+
+def test_each_run_of_the_profile_has_snapshots_and_truncations() -> None:
+    for seed in range(20):
+        drawn = {action.what for action in draw_script(seed, PROFILES[PROFILE]).actions}
+        assert drawn >= {"snapshot", "truncate"}, seed
+
+
+def test_agents_may_die_in_any_write_of_a_snapshot_and_a_truncation() -> None:
+    did: Counter[tuple[str, ...]] = Counter()
+    for writes in range(1, 17):
+        happens: list[tuple[int, str, tuple[object, ...]]] = [
+            (0, "archive", ()),
+            (400, "dies", (writes,)),
+            *((at, "snapshot", ()) for at in (500, 1_500, 2_500, 9_000)),
+            *((at, "truncate", (1,)) for at in (1_400, 3_500, 10_500)),
+        ]
+        actions = tuple(Action(number, at * MS, what, rest) for number, (at, what, rest) in enumerate(happens))
+        ordered = tuple(sorted(actions, key=lambda action: action.at))
+        report = run_script(Script(writes, "small", SHAPE, 12_000 * MS, ordered))
+        assert not report.rule, f"{writes}: {report.rule}: {report.detail}"
+        did += report.did
+    assert did["besides", "power cut"] >= 15
+    assert did["snapshots", "truncated"] >= 16

@@ -1,0 +1,42 @@
+"""Class archives make a start faster and change nothing: not where there is none, not where one does not fit."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from ringlog.stack import class_archives
+from ringlog.stack.class_archives import BROKER, RECORD, options, path_of, recorded, used
+from ringlog.stack.java import find_java
+
+
+@pytest.fixture(autouse=True)
+def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(class_archives.sys, "prefix", str(tmp_path))
+    monkeypatch.delenv(RECORD, raising=False)
+
+
+def test_without_an_archive_a_jvm_has_no_options_for_one() -> None:
+    assert options(BROKER) == used(BROKER) == ()
+
+
+def test_an_archive_is_written_when_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(RECORD, "1")
+    assert options(BROKER)[0] == f"-XX:ArchiveClassesAtExit={recorded(BROKER)}"
+    assert used(BROKER) == (), "a tool beside it records nothing"
+
+
+def test_a_jvm_starts_in_silence_with_an_archive_that_is_none() -> None:
+    java = find_java()
+    assert java is not None
+    path_of(BROKER).parent.mkdir(parents=True)
+    path_of(BROKER).write_bytes(b"no archive")
+    plain, given = (
+        subprocess.run([java.path, *flags, "-version"], capture_output=True, text=True, check=True)
+        for flags in ((), options(BROKER))
+    )
+    assert options(BROKER)
+    assert given.stdout == plain.stdout
+    assert given.stderr.splitlines()[0] == plain.stderr.splitlines()[0]

@@ -1,0 +1,106 @@
+"""Reference nodes with registers in a table in tablets: its tablets are moved, and somebody is hurt on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.system.agents_world import until
+from tests.system.registers_cluster import DEADLINE_S, OPERATIONS_BETWEEN, Harm, RegistersCluster, Watch
+from tests.system.registers_load import Load
+
+from ringlog.kernel.commands.keyspaces import CreateKeyspace
+from ringlog.kernel.commands.schema import CreateTable
+from ringlog.kernel.commands.tablets import MigrateTablets, Shard, TabletMigration
+from ringlog.kernel.state import ClusterState
+from ringlog.kernel.tablets.map import Tablet, TabletMap
+from ringlog.kernel.tablets.stages import MIGRATION
+from ringlog.kernel.values import CdcOptions, Column, Replication, TabletOptions
+
+TABLE = "shop.seats"
+TABLETS = 4
+TABLE_ID = "0190ffff-0000-7000-8000-000000000007"
+
+
+class TabletWatch(Watch):
+    """Follows the next transition of a tablet."""
+
+    def __init__(self, world: RegistersCluster, index: int, harms: tuple[Harm, ...]) -> None:
+        self._index = index
+        super().__init__(world, harms)
+
+    def stage(self, state: ClusterState) -> str:
+        """The stage in which the tablet is; empty if in none."""
+        transition = state.tablets[TABLE].transitions.get(self._index)
+        if transition is None:
+            return ""
+        self.operation = f"{TABLE}/{self._index}"
+        return transition.stage
+
+    def ended(self) -> bool:
+        """True once it has settled."""
+        return bool(self.operation) and not self.now()
+
+
+class TabletsCluster(RegistersCluster):
+    """The nodes, and the table ``TABLE`` with three replicas of each tablet."""
+
+    space = TABLE
+
+    def found(self, *names: str, filling: int) -> None:
+        """The nodes have joined; the table has some registers."""
+        for name in names:
+            self.begin(name)
+        self.await_normal(*names)
+        keyspace, _, table = TABLE.partition(".")
+        self.submit(CreateKeyspace(keyspace, Replication("tablets", 3)))
+        columns = (Column("seat", "text"),)
+        options = TabletOptions(TABLETS)
+        self.submit(CreateTable(keyspace, table, TABLE_ID, columns, ("seat",), (), CdcOptions(), tablets=options))
+        self.fill(filling)
+
+    def load(self) -> Load:
+        """Applications that use the table."""
+        return Load(self.agents.stack, self.agents.cluster, self.folder, space=TABLE)
+
+    @property
+    def tablets(self) -> TabletMap:
+        return self.agents.state.tablets[TABLE]
+
+    def nodes_of(self, tablet: Tablet) -> list[str]:
+        """The names of those who have it."""
+        return [self.agents.state.nodes[replica.node].name for replica in tablet.replicas]
+
+    def on(self, name: str) -> list[int]:
+        """The numbers of the tablets that a node has."""
+        return [tablet.index for tablet in self.tablets if name in self.nodes_of(tablet)]
+
+    def ends_of(self, index: int, source: str = "") -> tuple[str, str]:
+        """Who may give a tablet away, and who may get it. ``source``: who is to."""
+        there = self.nodes_of(self.tablets.tablet(index))
+        return source or there[0], min(name for name in self.nodes if name not in there)
+
+    def migration(self, index: int, source: str, target: str, kind: str = MIGRATION.name) -> TabletMigration:
+        """The replica on ``source`` goes to ``target``."""
+        shard = next(one.shard for one in self.tablets.replicas(index) if one.node == self.id_of(source))
+        to = Shard(self.id_of(target), index % 2)
+        return TabletMigration(TABLE, index, kind, Shard(self.id_of(source), shard), to)
+
+    def go(
+        self,
+        load: Load,
+        one: TabletMigration,
+        *harms: Harm,
+        between: int = OPERATIONS_BETWEEN,
+        meanwhile: Callable[[Harm], None] = lambda _: None,
+    ) -> list[Harm]:
+        """A whole transition; the harms that hit. See ``movement``."""
+
+        def begin() -> None:
+            self.submit(MigrateTablets((one,)))
+
+        watch = TabletWatch(self, one.tablet, harms)
+        return self.movement(load, begin, *harms, between=between, meanwhile=meanwhile, watch=watch)
+
+    def settled(self) -> None:
+        """Nothing is in transition any more."""
+        until(lambda: not self.tablets.transitions, "the tablets to settle", DEADLINE_S)

@@ -1,0 +1,219 @@
+"""The balancer on real processes: a node joins, and a table in tablets with rows spreads onto it. The active balancer
+is killed on the way; the one that stands by takes over. Every row is where the map says in the end.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from confluent_kafka import Producer
+from tests.system.agents_world import AgentsWorld, until
+from tests.system.nodes_world import NodesWorld
+
+from ringlog.client.results import AppliedResult
+from ringlog.kernel.commands.cluster import ChangeSettings
+from ringlog.kernel.commands.keyspaces import CreateKeyspace
+from ringlog.kernel.commands.schema import CreateTable
+from ringlog.kernel.commands.tablets import MigrateTablets
+from ringlog.kernel.outcome import Entry
+from ringlog.kernel.ring.murmur3 import token_of
+from ringlog.kernel.tablets.map import TabletMap
+from ringlog.kernel.values import CdcOptions, Column, Command, Replication, TabletOptions
+from ringlog.log.topics import LOAD, MUTATIONS
+from ringlog.protocol.balancer import ROLE
+from ringlog.stack import StackInfo
+from ringlog.wire.partitions import mutation_key, mutation_partition
+from ringlog.wire.records import Cell, Mutation, decode_node_load, encode_mutation
+
+pytestmark = [pytest.mark.system, pytest.mark.slow]
+
+TABLE = "shop.seats"
+TABLETS = 8
+FACTOR = 2
+ROWS = 600
+STREAMS = 2
+"""Tablets that move at once: so the balancer must plan again and again."""
+SESSION_TIMEOUT_S = 5
+"""Long enough for a busy machine not to take the active balancer for dead."""
+DEADLINE_S = 240
+
+
+class BalancerWorld(NodesWorld):
+    """Nodes, and a table in tablets that has rows."""
+
+    def __init__(self, agents: AgentsWorld, folder: Path) -> None:
+        super().__init__(agents, folder)
+        self._producer = Producer({"bootstrap.servers": agents.stack.bootstrap_servers, "enable.idempotence": True})
+        self.keys: list[bytes] = []
+
+    def submit(self, command: Command) -> None:
+        assert isinstance(self.agents.client.submit(command), AppliedResult)
+
+    def create(self) -> None:
+        """The table keeps its number of tablets, whatever it holds."""
+        self.submit(ChangeSettings((("tablet_streams_max", STREAMS),)))
+        self.submit(CreateKeyspace("shop", Replication("tablets", FACTOR)))
+        options = TabletOptions(TABLETS, min_count=TABLETS, max_count=TABLETS)
+        columns = (Column("seat", "text"), Column("who", "text"))
+        self.submit(
+            CreateTable("shop", "seats", str(uuid.uuid4()), columns, ("seat",), (), CdcOptions(), tablets=options)
+        )
+
+    def write(self, count: int) -> None:
+        """So many rows more."""
+        topic = f"{self.agents.cluster}.{MUTATIONS.suffix}"
+        for _ in range(count):
+            key = b"seat-%d" % len(self.keys)
+            made = Mutation(
+                str(uuid.uuid4()), None, "shop", "seats", 1 + len(self.keys), None, "INSERT", (key,), (),
+                (Cell("who", b"somebody " + key),),
+            )  # fmt: skip
+            place = mutation_key("shop", "seats", key)
+            partition = mutation_partition(place, MUTATIONS.partitions)
+            self._producer.produce(topic, encode_mutation(made), key=place, partition=partition)
+            self.keys.append(key)
+        self._producer.flush()
+
+    @property
+    def tablets(self) -> TabletMap:
+        return self.agents.state.tablets[TABLE]
+
+    def names(self, tablet: int) -> list[str]:
+        """The nodes that have a tablet."""
+        return [self.agents.state.nodes[one.node].name for one in self.tablets.replicas(tablet)]
+
+    def names_of(self, key: bytes) -> list[str]:
+        """The nodes that have a row."""
+        return self.names(self.tablets.index_of(token_of(key)))
+
+    def held(self) -> dict[str, int]:
+        """Tablets of each node that has some, by name."""
+        return dict(Counter(name for tablet in self.tablets for name in self.names(tablet.index)))
+
+    def rows_are_whole(self) -> bool:
+        """Each node has as many rows as the map gives it."""
+        wanted = Counter(name for key in self.keys for name in self.names_of(key))
+        found = {name: self.status(name) for name in self.nodes}
+        return all(page is not None and page["rows"] == wanted[name] for name, page in found.items())
+
+    def check_rows(self) -> None:
+        """Who has a tablet answers each of its rows with what was written; nobody else answers."""
+        for key in self.keys[::7]:
+            for name in self.nodes:
+                member = self.member(name)
+                assert member is not None
+                answer = self.http.get(f"http://{member.address}/v1/tables/{TABLE}/rows/{key.hex()}")
+                if name not in self.names_of(key):
+                    assert answer.status_code == httpx.codes.MISDIRECTED_REQUEST, (key, name)
+                    continue
+                (row,) = answer.json()["rows"]
+                assert bytes.fromhex(row["cells"]["who"]["value"]) == b"somebody " + key
+
+    def run(self, *words: str) -> dict[str, Any]:
+        """What a command prints as JSON."""
+        where = ["--bootstrap", self.agents.stack.bootstrap_servers, "--cluster", self.agents.cluster, "--json"]
+        command = [sys.executable, "-m", "ringlog.cli", *words, *where]
+        ended = subprocess.run(
+            command, env=self.agents.environment, capture_output=True, text=True, timeout=DEADLINE_S, check=False
+        )
+        assert ended.returncode == 0, ended.stderr
+        found: dict[str, Any] = json.loads(ended.stdout)
+        return found
+
+    def plans(self) -> list[tuple[Entry, MigrateTablets]]:
+        """What a balancer has asked for, in order."""
+        return [
+            (entry, entry.command)
+            for entry in self.agents.applied()
+            if isinstance(entry.command, MigrateTablets) and ROLE in entry.submitter
+        ]
+
+    def reported(self) -> dict[str, int]:
+        """The bytes of the table that each node last reported, by name."""
+        nodes = self.agents.state.nodes
+        newest = {load.node: load for load in map(decode_node_load, self.agents.records(LOAD))}
+        return {
+            nodes[node].name: sum(sum(one.bytes) for one in load.tables if one.table == TABLE)
+            for node, load in newest.items()
+        }
+
+
+@pytest.fixture
+def world(stack: StackInfo, cluster_name: str, tmp_path: Path) -> Iterator[BalancerWorld]:
+    made = BalancerWorld(AgentsWorld(stack, cluster_name, tmp_path, SESSION_TIMEOUT_S), tmp_path)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.mark.soak("tablets move under load; the simulator kills the balancer")
+def test_a_table_spreads_onto_a_new_node_although_the_balancer_is_killed(world: BalancerWorld) -> None:
+    active = world.agents.start(ROLE)
+    world.agents.spawn(ROLE)
+    for name in ("n1", "n2"):
+        world.begin(name)
+    world.await_normal("n1", "n2")
+    world.create()
+    world.write(ROWS)
+    until(world.rows_are_whole, "the rows", DEADLINE_S)
+    assert world.held() == {"n1": TABLETS, "n2": TABLETS}
+    term = world.agents.term(ROLE)
+
+    world.begin("n3")
+    world.agents.client.replica.wait_for(
+        lambda state: len(state.tablets[TABLE].transitions) or None, DEADLINE_S, "a tablet to move"
+    )
+    active.kill()
+    world.write(ROWS // 4)
+    shown = world.run("balance", "status")
+    assert [row["node"] for row in shown["nodes"]] == ["n1", "n2", "n3"]
+    world.agents.await_term(ROLE, term + 1)
+
+    def is_balanced() -> bool:
+        return not world.tablets.transitions and sorted(world.held().values()) == [5, 5, 6]
+
+    until(is_balanced, f"the table to be spread: {world.held()}", DEADLINE_S)
+    world.await_normal("n3")
+    until(world.rows_are_whole, "the rows to be where the map says", DEADLINE_S)
+    world.check_rows()
+    explained(world)
+
+    plans = world.plans()
+    authors = {entry.submitter for entry, _ in plans}
+    assert len(authors) > 1, "the one that was killed and the one that took over"
+    moves = [move for _, plan in plans for move in plan.migrations if move.from_ and move.to]
+    between = [move for move in moves if move.from_ and move.to and move.from_.node != move.to.node]
+    assert len(between) == 5, "no tablet moves more than it must"
+    print(f"{len(plans)} plans, {len(moves)} moves, {len(world.keys)} rows; tablets: {world.held()}", flush=True)
+
+
+def explained(world: BalancerWorld) -> None:
+    """The command line says what there is, and why nothing moves any more."""
+
+    def reported() -> bool:
+        return set(world.reported()) == set(world.nodes) and all(world.reported().values())
+
+    until(reported, "each node to report the bytes of its tablets", DEADLINE_S)
+    shown = world.run("balance", "status")
+    assert {row["node"]: row["tablets"] for row in shown["nodes"]} == world.held()
+    assert all(sum(row["shards"]) == row["tablets"] for row in shown["nodes"])
+    assert all(row["bytes"] for row in shown["nodes"])
+    assert (shown["moving"], shown["pauses"], shown["migrations"], shown["ignored"]) == ([], [], [], {})
+    why = world.run("balance", "--why")
+    assert why["migrations"] == why["refused"] == why["obstacles"] == why["resizes"] == []
+    assert [stop["code"] for stop in why["stops"] if stop["what"] == "dc1"] in (["balanced"], ["load_inversion"])
+    there = next(tablet.index for tablet in world.tablets if "n3" in world.names(tablet.index))
+    told = world.run("tablet", "explain", TABLE, str(there))
+    assert "n3" in [node for node, _ in told["replicas"]]
+    assert told["moves"] is None
+    assert {stay["code"] for stay in told["stays"]} <= {"balanced", "load_inversion"}

@@ -1,0 +1,180 @@
+"""A log that is lost in some way on a real broker: readers see it, at their start and while they run; it comes back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.log.test_snapshots import confirmation
+from typer.testing import CliRunner
+
+from ringlog.cli.main import app
+from ringlog.client.direct import DirectAuthor
+from ringlog.client.founding import found_cluster
+from ringlog.client.results import AppliedResult
+from ringlog.kernel.commands.cluster import Noop
+from ringlog.kernel.commands.recovery import LeaveRecovery
+from ringlog.kernel.commands.snapshots import TakeSnapshot
+from ringlog.kernel.commands.truncation import ConfirmSnapshot, allowed_begin
+from ringlog.kernel.encoding import digest
+from ringlog.kernel.service import in_recovery
+from ringlog.kernel.state import ClusterState
+from ringlog.kernel.values import Command
+from ringlog.log import replica as replicas
+from ringlog.log.archive import Archive, grown
+from ringlog.log.errors import LogDamaged, LogError, ReplicaHalted, TopicMissing
+from ringlog.log.folding import follow
+from ringlog.log.kafka import KafkaLog
+from ringlog.log.opening import beginning_of, delete_entries, open_snapshots
+from ringlog.log.reading import read_to_end
+from ringlog.log.replica import LogReplica
+from ringlog.log.topics import METADATA, admin_client, create_topics, delete_topic, topic_name
+from ringlog.node.log_copy import COPY
+from ringlog.node.member_copy import opened
+from ringlog.stack import StackInfo
+
+pytestmark = [pytest.mark.system, pytest.mark.slow]
+DEADLINE_S = 60.0
+
+
+class World:
+    """A cluster without processes, a member's copy of its log, and an archive."""
+
+    def __init__(self, stack: StackInfo, cluster: str, folder: Path) -> None:
+        self.place = stack.bootstrap_servers, cluster
+        self.name = topic_name(cluster, METADATA.suffix)
+        self.member, self.archive = folder / "node", folder / "archive"
+        self.member.mkdir()
+        self.memory = folder / "memory.json"
+        found_cluster(*self.place)
+        self.apply(*[Noop()] * 5)
+        self.keep()
+
+    def replica(self, log: KafkaLog, memory: bool = True) -> LogReplica:
+        record = self.memory if memory else None
+        return LogReplica(log, record=record, beginning=beginning_of(*self.place), watch_s=0.2)
+
+    def apply(self, *commands: Command) -> ClusterState:
+        """Gives the state before them."""
+        with closing(KafkaLog(*self.place)) as log, self.replica(log) as replica:
+            before = replica.read_barrier(DEADLINE_S)
+            author = DirectAuthor(log, replica, "tester")
+            for command in commands:
+                assert isinstance(author.submit(command), AppliedResult)
+            return before
+
+    def snapshot(self) -> None:
+        """One that the log says is confirmed."""
+        taken = self.apply(TakeSnapshot(), Noop()).epoch + 1
+        with closing(KafkaLog(*self.place)) as log, closing(open_snapshots(*self.place)) as topic:
+            with closing(log.tail(0)) as tail:
+                records = list(read_to_end(log, tail))
+            start = next(made.next for made in follow(records) if made.after.epoch == taken)
+            head = topic.store(start, log.identity(), "keeper", 0, "first")
+            topic.confirm(confirmation(head, "publisher"))
+        said = head.epoch, head.state_id, head.position, head.digest
+        self.apply(ConfirmSnapshot(*said, ("keeper", "publisher")))
+
+    def keep(self) -> None:
+        """Member and archive have what the log has now."""
+        with closing(KafkaLog(*self.place)) as log, closing(log.tail(log.begin_offset())) as tail:
+            with closing(opened(self.member / COPY, log, beginning_of(*self.place))) as copy:
+                while tail.position < log.end_offset():
+                    copy.take(tail.poll(1.0))
+            if not self.archive.exists():
+                grown(Archive(self.archive), log, lambda: open_snapshots(*self.place))
+
+    def recover(self, folder: Path, *words: str, status: int = 0) -> dict[str, Any]:
+        where = ("--bootstrap", self.place[0], "--cluster", self.place[1], "--json")
+        asked = ["recover", str(folder), "--operator", "ann", "--reason", "a test", *words, *where]
+        ended = CliRunner().invoke(app, asked)
+        assert (ended.exit_code == 0) is (status == 0), ended.output
+        if status:
+            return {"code": getattr(ended.exception, "code", None)}
+        found: dict[str, Any] = json.loads(ended.stdout)
+        return found
+
+    # --------------------------------------------------------------------------------------------- damages
+
+    def emptied(self) -> None:
+        with closing(KafkaLog(*self.place)) as log:
+            delete_entries(*self.place, log.end_offset())
+
+    def deleted(self) -> None:
+        delete_topic(admin_client(self.place[0]), self.name)
+
+    def made_again(self, *records: bytes) -> None:
+        self.deleted()
+        with closing(KafkaLog(*self.place)) as log:
+            while True:
+                try:
+                    log.identity()
+                except TopicMissing:
+                    break
+        create_topics(admin_client(self.place[0]), self.place[1], specs=[METADATA])
+        with closing(KafkaLog(*self.place)) as log:
+            log.append(records)
+
+    def broken(self) -> None:
+        """One record in the middle is none any more."""
+        with closing(KafkaLog(*self.place)) as log, closing(log.tail(0)) as tail:
+            records = list[bytes]()
+            while tail.position < log.end_offset():
+                records += [record.data for record in tail.poll(1.0)]
+        records[3] = b"broken"
+        self.made_again(*records)
+
+
+def seen(world: World, damage: Callable[[], object], running: str, at_start: str) -> None:
+    """The damage halts who runs, and refuses who starts, with these codes: a topic that is
+    made again is seen as shorter first, or as another one.
+    """
+    with closing(KafkaLog(*world.place)) as log, world.replica(log) as replica:
+        replica.read_barrier(DEADLINE_S)
+        damage()
+        with pytest.raises(ReplicaHalted) as halted:
+            replica.wait_for(lambda _: None, DEADLINE_S, "it to halt")
+        assert halted.value.code in running.split()
+    wrong = LogDamaged, TopicMissing, ReplicaHalted
+    with (
+        closing(KafkaLog(*world.place)) as log,
+        pytest.raises(wrong) as refused,
+        world.replica(log, memory=at_start != "log_gap") as replica,
+    ):
+        replica.read_barrier(DEADLINE_S)
+    assert isinstance(refused.value, LogError)
+    assert refused.value.code == at_start
+
+
+def test_each_loss_is_seen_and_the_log_comes_back(
+    stack: StackInfo, cluster_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replicas, "MISSING_S", 0.5)
+    world = World(stack, cluster_name, tmp_path)
+    assert world.recover(world.member, status=1) == {"code": "log_not_empty"}
+    assert world.recover(world.member, "--dry-run")["there"]["records"] == 6
+    epoch = 6
+    for folder, damage, running, at_start in (
+        (world.archive, world.emptied, "log_truncated", "log_truncated"),
+        (world.member, world.broken, "log_replaced log_truncated", "log_gap"),
+        (world.member, world.deleted, "topic_missing", "topic_missing"),
+        (world.member, world.made_again, "log_replaced log_truncated", "log_replaced"),
+    ):
+        seen(world, damage, running, at_start)
+        view = world.recover(folder, *(["--replace"] if at_start == "log_gap" else []))
+        assert (view["epoch"], view["lost_epochs"], view["has_gap"]) == (epoch, 0, False)
+        world.memory.unlink()
+        after = world.apply(LeaveRecovery("mended", "ann"))
+        assert (after.epoch, digest(after)) == (view["then_epoch"], view["digest"])
+        assert in_recovery(after) is not None
+        epoch = after.epoch + 1
+        if at_start == "topic_missing":
+            world.snapshot()
+            epoch += 3
+        world.keep()
+    with closing(KafkaLog(*world.place)) as log:
+        assert log.begin_offset() == allowed_begin(after) > 0, "the last one was rebuilt from a snapshot on"

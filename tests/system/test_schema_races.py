@@ -1,0 +1,139 @@
+"""Schema changes of several authors at once, on a real broker: CEP-21's three races, and ``ringlog ddl`` itself."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ringlog.client.client import Client
+from ringlog.client.results import AppliedResult, RejectedResult, Submitted
+from ringlog.kernel.invariants.check import violations
+from ringlog.operator.author_json import from_json
+from ringlog.operator.ddl.reading import batch_json, read_ddl
+from ringlog.operator.intents import InvalidCommand
+from ringlog.runtime.draw import SystemDraw
+from ringlog.stack import StackInfo
+
+from .agents_world import DEADLINE_S, AgentsWorld
+from .cdc_world import World
+
+pytestmark = pytest.mark.system
+
+ROUNDS = 12
+PIPES: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+KEYSPACE = "CREATE KEYSPACE {} WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': 1}};"
+TABLE = "CREATE TABLE {} (k text, {} bigint, PRIMARY KEY (k));"
+
+
+@pytest.fixture(scope="module")
+def world(stack: StackInfo, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AgentsWorld]:
+    world = AgentsWorld(stack, f"schema-{uuid.uuid4().hex[:8]}", tmp_path_factory.mktemp("agents"))
+    try:
+        world.start("validator")
+        played = World(stack.bootstrap_servers, world.cluster, world.client.replica, world.client.direct)
+        played.join("n1", (0,), time.time_ns() // 1_000_000)
+        yield world
+    finally:
+        world.close()
+
+
+@pytest.fixture(scope="module")
+def other(world: AgentsWorld) -> Iterator[Client]:
+    """Another author, with a replica of its own, which may be behind."""
+    with Client(world.stack.bootstrap_servers, world.cluster, "other") as client:
+        yield client
+
+
+def asked(client: Client, cql: str) -> Future[Submitted]:
+    """As ``ringlog ddl`` asks, on the schema that this author has seen."""
+    command = from_json(client.replica.state, batch_json(read_ddl(cql, "")), SystemDraw())
+    assert not isinstance(command, InvalidCommand), command
+    return client.submit_future(command)
+
+
+def done(client: Client, cql: str) -> None:
+    assert isinstance(asked(client, cql).result(DEADLINE_S), AppliedResult), cql
+
+
+def raced(authors: Sequence[Client], texts: Sequence[str]) -> list[AppliedResult | RejectedResult]:
+    """Their answers; both ask at once."""
+    under_way = [asked(author, text) for author, text in zip(authors, texts, strict=True)]
+    found = [future.result(DEADLINE_S) for future in under_way]
+    assert all(isinstance(one, AppliedResult | RejectedResult) for one in found), found
+    return [one for one in found if isinstance(one, AppliedResult | RejectedResult)]
+
+
+def test_of_two_tables_of_one_name_one_is_made_and_the_other_author_hears_which(world: AgentsWorld) -> None:
+    done(world.client, KEYSPACE.format("shop"))
+    words = [sys.executable, "-m", "ringlog.cli", "ddl", "--json"]
+    authors = [subprocess.Popen(words, env=world.environment, **PIPES) for _ in range(2)]
+    for author, column in zip(authors, ("paid", "owed"), strict=True):
+        assert author.stdin is not None
+        author.stdin.write(TABLE.format("shop.orders", column))
+        author.stdin.close()
+        author.stdin = None
+    answers = []
+    for author in authors:
+        printed, complaint = author.communicate(timeout=DEADLINE_S)
+        assert not complaint, complaint
+        answers.append((author.returncode, json.loads(printed)))
+    (_, won), (_, lost) = sorted(answers, key=lambda answer: answer[0])
+    assert sorted(status for status, _ in answers) == [0, 1]
+    assert won["outcome"] == "applied"
+    assert (lost["outcome"], lost["code"]) == ("rejected", "table_exists")
+    table = world.client.read_barrier().tables["shop.orders"]
+    assert f"epoch {won['epoch']}" in lost["detail"], lost
+    column = ("paid", "owed")[answers.index((0, won))]
+    assert [one.name for one in table.columns] == ["k", column]
+
+
+def test_no_race_leaves_a_name_without_its_thing(world: AgentsWorld, other: Client) -> None:
+    """A type is dropped while a table takes it, a table while it gets an index, a keyspace while it gets a table.
+
+    Half of the time by one author, whose requests come in the order in which they were made.
+    """
+    seen = set()
+    for number, turn in zip(range(ROUNDS), itertools.cycle((1, -1)), strict=False):
+        ks, second = f"ks{number}", (world.client, other)[number // 2 % 2]
+        done(world.client, KEYSPACE.format(ks))
+        done(world.client, f"CREATE TYPE {ks}.money (amount bigint);" + TABLE.format(f"{ks}.base", "v"))
+        other.read_barrier()
+        for name, drop, take in (
+            ("type", f"DROP TYPE {ks}.money;", f"CREATE TABLE {ks}.paid (k text PRIMARY KEY, m frozen<{ks}.money>);"),
+            ("table", f"DROP TABLE {ks}.base;", f"CREATE INDEX of_v ON {ks}.base (v);"),
+            ("keyspace", f"DROP KEYSPACE {ks};", TABLE.format(f"{ks}.late", "v")),
+        ):
+            texts = (drop, take)[::turn]
+            dropped, taken = raced((world.client, second), texts)[::turn]
+            assert not violations(world.client.read_barrier())
+            assert not (isinstance(dropped, RejectedResult) and isinstance(taken, RejectedResult)), (dropped, taken)
+            seen.add((name, type(dropped), type(taken)))
+            state = world.client.state
+            assert (f"{ks}.paid" in state.tables) <= (f"{ks}.money" in state.types)
+    assert {first for name, first, _ in seen if name == "type"} == {AppliedResult, RejectedResult}
+
+
+def test_what_is_no_cql_changes_nothing(world: AgentsWorld, tmp_path: Path) -> None:
+    before = world.client.read_barrier().epoch
+    script = tmp_path / "schema.cql"
+    script.write_text(KEYSPACE.format("fine") + "\nCREATE TABLE fine.t (k text PRIMARY KEY, v nosuch);")
+    ended = subprocess.run(
+        [sys.executable, "-m", "ringlog.cli", "ddl", str(script)],
+        env=world.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode != 0
+    assert "line 2, " in ended.stderr, ended.stderr
+    assert world.client.read_barrier().epoch == before

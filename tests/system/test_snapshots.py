@@ -1,0 +1,70 @@
+"""Snapshots on a real broker: real agents store one and confirm it, and begin with it when they come again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from tests.system.agents_world import DEADLINE_S, AgentsWorld, until
+
+from ringlog.agents.status import StatusReader
+from ringlog.client.results import AppliedResult
+from ringlog.kernel.commands.cluster import Noop
+from ringlog.kernel.commands.snapshots import TakeSnapshot
+from ringlog.kernel.encoding import digest
+from ringlog.log.beginning import ListedSnapshot, SnapshotTopic
+from ringlog.log.kafka import KafkaLog
+from ringlog.log.opening import beginning_of, open_snapshots
+from ringlog.log.replica import LogReplica
+from ringlog.stack import StackInfo
+
+pytestmark = [pytest.mark.system, pytest.mark.slow]
+ROLES = ("keeper", "publisher", "validator")
+
+
+@pytest.fixture
+def world(stack: StackInfo, cluster_name: str, tmp_path: Path) -> Iterator[AgentsWorld]:
+    world = AgentsWorld(stack, cluster_name, tmp_path)
+    yield world
+    world.close()
+
+
+def are_at_work(status: StatusReader) -> bool:
+    return tuple(agent.role for agent in status.read() if agent.caught_up) == ROLES
+
+
+def taken(world: AgentsWorld, topic: SnapshotTopic) -> ListedSnapshot:
+    """A new snapshot, once it is confirmed."""
+    answer = world.client.submit(TakeSnapshot(), timeout_s=DEADLINE_S)
+    assert isinstance(answer, AppliedResult)
+    epoch = answer.epoch
+    found = until(lambda: [one for one in topic.listed() if one.head.epoch == epoch and not one.code], "a confirmation")
+    return found[0]
+
+
+def test_agents_store_confirm_and_begin_with_snapshots(world: AgentsWorld) -> None:
+    place = world.stack.bootstrap_servers, world.cluster
+    agents = {role: world.spawn(role) for role in ROLES}
+    with closing(open_snapshots(*place)) as topic:
+        with StatusReader(*place) as status:
+            until(lambda: are_at_work(status), "all to work")
+        first = taken(world, topic)
+        assert (first.head.by, first.confirmed_by) == ("keeper", ("publisher",))
+        assert digest(topic.state(first.head)) == first.head.digest
+        newest = [taken(world, topic) for _ in range(4)][-1]
+        for role in ("keeper", "publisher"):
+            agents[role].kill()
+        for _ in range(3):
+            assert isinstance(world.client.submit(Noop(), timeout_s=DEADLINE_S), AppliedResult)
+        for role in ("keeper", "publisher"):
+            world.spawn(role)
+        with StatusReader(*place) as status:
+            until(lambda: are_at_work(status), "all to work again")
+    with closing(KafkaLog(*place)) as log:
+        with LogReplica(log) as replica:
+            state = replica.read_barrier(DEADLINE_S)
+        with LogReplica(log, beginning=beginning_of(*place)) as replica:
+            assert digest(replica.read_barrier(DEADLINE_S)) == digest(state)
+            assert sum(replica.counts.values()) == log.end_offset() - newest.head.position

@@ -1,0 +1,165 @@
+"""Registers of a table in tablets on real nodes under load: tablets move between nodes and shards, are repaired, cut
+and merged; who gets one is killed meanwhile. Kills in each stage are in ``tests/faults/test_tablets_stages.py``.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from xml.etree import ElementTree
+
+import pytest
+from tests.system.agents_world import AgentsWorld, until
+from tests.system.registers_cluster import DEADLINE_S, Harm
+from tests.system.tablets_cluster import TABLE, TABLETS, TabletsCluster
+
+from ringlog.client.coordinator import Coordinator
+from ringlog.kernel.commands.cluster import ChangeSettings
+from ringlog.kernel.commands.rebalances import SwitchStable
+from ringlog.kernel.commands.resizes import MERGE, SPLIT, DecideResize
+from ringlog.kernel.commands.tablets import Shard, TabletMigration
+from ringlog.kernel.commands.zones import AlterZone, CreateZone
+from ringlog.kernel.state import ClusterState
+from ringlog.kernel.tablets.stages import INTRANODE, REPAIR, STREAMING
+from ringlog.kernel.zones.change import partitions_of
+from ringlog.kernel.zones.distribution import targets
+from ringlog.protocol.rebalancer_core import ROLE
+from ringlog.stack import StackInfo
+from ringlog.wire.ids import time_of
+
+pytestmark = [pytest.mark.system, pytest.mark.slow]
+
+OPERATIONS = 60
+PANELS = (
+    "tablets of each node, divided by its shards",
+    "bytes of each node, divided by its shards",
+    "tablets in transition",
+)
+"""Of a picture of the balance."""
+FILLING = 300
+
+
+@pytest.fixture(scope="module")
+def world(stack: StackInfo, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TabletsCluster]:
+    """One for both tests: its processes take longer to start than the second test to run."""
+    folder = tmp_path_factory.mktemp("nodes")
+    made = TabletsCluster(AgentsWorld(stack, f"t{uuid.uuid4().hex[:10]}", folder), folder)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def test_tablets_move_are_cut_and_merged_under_load_and_nothing_is_lost(world: TabletsCluster) -> None:
+    world.found("n1", "n2", "n3", "n4", filling=FILLING)
+    with world.load() as load:
+        until(lambda: load.total() > OPERATIONS, "the load to begin")
+        for index in range(TABLETS):
+            source, target = world.ends_of(index)
+            harms = [Harm(STREAMING, target)] if index == 0 else []
+            assert world.go(load, world.migration(index, source, target), *harms) == harms
+            assert target in world.nodes_of(world.tablets.tablet(index))
+            assert source not in world.nodes_of(world.tablets.tablet(index))
+        first = world.tablets.replicas(1)[0]
+        here, there = Shard(first.node, first.shard), Shard(first.node, 1 - first.shard)
+        world.go(load, TabletMigration(TABLE, 1, INTRANODE.name, here, there))
+        world.go(load, TabletMigration(TABLE, 2, REPAIR.name))
+        for number, (decision, count) in enumerate(((SPLIT, 2 * TABLETS), (MERGE, TABLETS)), start=1):
+            world.submit(DecideResize(TABLE, decision, number))
+            until(lambda goal=count: world.tablets.count == goal, f"the {decision}", DEADLINE_S)
+            world.go_on(load, OPERATIONS, f"after the {decision}")
+        load.stop()
+        with Coordinator(world.agents.client.replica, "dc1") as coordinator:
+            load.check(coordinator)
+            world.check_filling(coordinator, FILLING)
+        assert load.told["success", "verified"] > OPERATIONS
+        print(dict(load.told))
+
+    assert json.loads(run(world, "data", "read", TABLE, "filling-0", "--json"))["timestamp"] == 1
+    drawn = world.folder / "balance.svg"
+    run(world, "balance", "picture", str(drawn))
+    titles = [found.text for found in ElementTree.parse(drawn).iter() if found.text in (*PANELS, *world.nodes)]
+    assert set(titles) == {*PANELS, *world.nodes}
+
+
+ZONE, PARTITIONS = "stock", 8
+
+
+def test_a_zone_moves_although_its_rebalancer_dies_and_waits_for_one_who_sleeps(world: TabletsCluster) -> None:
+    names = ("n1", "n2", "n3")
+    for name in set(names) - set(world.nodes):
+        world.begin(name)
+    world.await_normal(*names)
+    active, replica = world.agents.start(ROLE), world.agents.client.replica
+    world.agents.spawn(ROLE)
+    term, began = world.agents.term(ROLE), world.agents.state.epoch
+    world.submit(ChangeSettings((("zone_moves_max", 2),)))
+    filter_ = '$[?(@.name < "n4")]'
+    world.submit(CreateZone(ZONE, tuple(map(world.id_of, names)), PARTITIONS, 2, filter=filter_))
+
+    world.submit(AlterZone(ZONE, replicas=3))
+    replica.wait_for(lambda state: 3 in sizes(state), DEADLINE_S, "the first partition to have three replicas")
+    active.kill()
+    replica.wait_for(lambda state: sizes(state) == [3] * PARTITIONS, DEADLINE_S, "all to have three")
+    assert world.agents.term(ROLE) == term + 1
+    steps = switches(world, began)
+    assert Counter(number for number, _ in steps) == dict.fromkeys(range(PARTITIONS), 1), "none is lost, none is double"
+    assert len({author for _, author in steps}) == 2, "the one that was killed and the one that took over"
+
+    # One partition is to stay on a node that sleeps: only that node can say that it goes on alone.
+    state = world.agents.state
+    alone = targets(state, replace(state.zones[ZONE], replicas=1, quorum=1), [None] * PARTITIONS, range(PARTITIONS))
+    (sleeper,) = alone[0].nodes if alone[0] is not None else ()
+    name = state.nodes[sleeper].name
+    world.submit(ChangeSettings((("zone_moves_max", PARTITIONS),)))
+    world.process_of(name).send_signal(signal.SIGSTOP)
+    world.submit(AlterZone(ZONE, replicas=1))
+    late = [number for number, step in enumerate(alone) if step is not None and sleeper in step.nodes]
+    replica.wait_for(
+        lambda state: sizes(state) == [3 if number in late else 1 for number in range(PARTITIONS)],
+        DEADLINE_S,
+        f"all but {late}",
+    )
+    shown = json.loads(run(world, "zone", "show", ZONE, "--json"))
+    waiting = [row for row in shown["partitions"] if row["waits"]]
+    assert [row["partition"] for row in waiting] == late
+    for row in waiting:
+        assert (row["pending"], row["stable"], row["state"]) == ([[name]], [*names], "available")
+        assert row["waits"] == f"for its group to have {name}; not yet: {name}"
+        assert began < row["since"] == row["revision"]
+        assert time_of(state.state_id) < row["at"]
+    world.process_of(name).send_signal(signal.SIGCONT)
+    replica.wait_for(lambda state: sizes(state) == [1] * PARTITIONS, DEADLINE_S, "all to have one")
+    assert Counter(number for number, _ in switches(world, began)) == dict.fromkeys(range(PARTITIONS), 2)
+
+
+def sizes(state: ClusterState) -> list[int]:
+    """How many replicas each partition of the zone has, by number."""
+    zone = state.zones.get(ZONE)
+    return [] if zone is None else [len(one.stable.nodes) for one in partitions_of(state, zone) if one.stable]
+
+
+def switches(world: TabletsCluster, after: int) -> list[tuple[int, str]]:
+    """(partition, author) of each step that was recorded above an epoch, in order."""
+    return [
+        (entry.command.partition, entry.submitter)
+        for entry in world.agents.applied()[after:]
+        if isinstance(entry.command, SwitchStable)
+    ]
+
+
+def run(world: TabletsCluster, *words: str) -> str:
+    """What a command prints."""
+    where = ["--bootstrap", world.agents.stack.bootstrap_servers, "--cluster", world.agents.cluster]
+    command = [sys.executable, "-m", "ringlog.cli", *words, *where]
+    ended = subprocess.run(
+        command, env=world.agents.environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout

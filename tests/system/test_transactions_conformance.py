@@ -1,0 +1,198 @@
+"""What every producer of transactions must do: on Kafka, and on the simulator's broker; all tests share one broker."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from tests.sim.carrying import carry_out
+
+from ringlog.agents.exits import Superseded
+from ringlog.agents.fenced import FencedProducer, TransactionRecord
+from ringlog.agents.transactions import TransactionalProducer
+from ringlog.log.errors import LogUnavailable
+from ringlog.log.kafka import KafkaLog
+from ringlog.log.topics import METADATA, RESULTS, admin_client, create_topics
+from ringlog.sim.broker import SimBroker
+from ringlog.sim.transactions import SimTransactions
+from ringlog.sim.world import SECOND, SimWorld
+
+from .agents_world import until
+
+DEADLINE_S = 60.0
+
+
+@dataclass(frozen=True)
+class Place:
+    """A topic. ``producer``: one more under that id; ``record``: of a value; ``committed``: the values that readers
+    see now; ``settle``: waits until they see that number of them.
+    """
+
+    producer: Callable[[str], TransactionalProducer[Any, None]]
+    record: Callable[[bytes], Any]
+    committed: Callable[[], list[bytes]]
+    settle: Callable[[int], object]
+
+    def began(self, name: str = "role") -> TransactionalProducer[Any, None]:
+        """A producer that has taken its id."""
+        producer = self.producer(name)
+        producer.initialise()
+        return producer
+
+    def records(self, *values: bytes) -> list[Any]:
+        """A record of each value."""
+        return [self.record(value) for value in values]
+
+    def expect(self, *values: bytes) -> None:
+        """A broker may answer a commit before its marker is in the partition, and readers see the records only then."""
+        self.settle(len(values))
+        assert self.committed() == list(values)
+
+
+class Performed:
+    """A simulated producer whose steps are performed at once, on a host of its own."""
+
+    def __init__(self, broker: SimBroker, name: str, number: int) -> None:
+        self._world = broker.world
+        self._host = self._world.host(f"h{number}")
+        self._steps: TransactionalProducer[tuple[str, Any], Any] = SimTransactions(broker, self._host, name, "t")
+
+    def initialise(self) -> None:
+        carry_out(self._world, self._host, self._steps.initialise())
+
+    def commit(self, records: Iterable[tuple[str, Any]]) -> None:
+        carry_out(self._world, self._host, self._steps.commit(records))
+
+
+def on_sim_broker() -> tuple[SimBroker, Place]:
+    world = SimWorld(1)
+    broker, reader = SimBroker(world, {"t": 1}), world.host("reader")
+    made: list[Performed] = []
+
+    def producer(name: str) -> Performed:
+        made.append(Performed(broker, name, len(made)))
+        return made[-1]
+
+    def committed() -> list[bytes]:
+        records = carry_out(world, reader, broker.read(reader, "t"))
+        return [record.value for record in records]
+
+    return broker, Place(producer, lambda value: ("", value), committed, lambda _: world.run(world.now + SECOND))
+
+
+@pytest.fixture(params=["simulated", pytest.param("kafka", marks=pytest.mark.system)])
+def place(request: pytest.FixtureRequest) -> Iterator[Place]:
+    if request.param == "simulated":
+        yield on_sim_broker()[1]
+        return
+    servers, name = request.getfixturevalue("stack").bootstrap_servers, f"t{uuid.uuid4().hex[:10]}"
+    create_topics(admin_client(servers), name, specs=[METADATA, RESULTS])
+    results = KafkaLog(servers, name, RESULTS, isolation="read_committed")
+
+    def committed() -> list[bytes]:
+        end, tail = results.end_offset(), results.tail(0)
+        found: list[bytes] = []
+        while tail.position < end:
+            found += [record.data for record in tail.poll(DEADLINE_S)]
+        tail.close()
+        return found
+
+    yield Place(
+        lambda role: FencedProducer(servers, f"{name}.{role}"),
+        lambda value: TransactionRecord(results.name, None, value),
+        committed,
+        lambda count: until(lambda: len(committed()) >= count, f"{count} committed records"),
+    )
+    results.close()
+
+
+class Interrupted:
+    """Records between which something happens, each time when they are walked."""
+
+    def __init__(self, records: list[Any], act: Callable[[], object]) -> None:
+        self._records = records
+        self._act = act
+
+    def __iter__(self) -> Iterator[Any]:
+        for record in self._records:
+            yield record
+            self._act()
+
+
+def test_transactions_are_there_in_their_order_and_each_in_its_own(place: Place) -> None:
+    producer = place.began()
+    producer.commit(place.records(b"a", b"b"))
+    producer.commit(place.records())
+    producer.commit(place.records(b"c"))
+    place.expect(b"a", b"b", b"c")
+
+
+def test_who_takes_the_id_shuts_out_for_ever_the_one_that_had_it(place: Place) -> None:
+    first = place.began()
+    first.commit(place.records(b"before"))
+    second = place.began()
+    for _ in range(2):
+        with pytest.raises(Superseded):
+            first.commit(place.records(b"zombie"))
+    second.commit(place.records(b"after"))
+    third = place.began()
+    with pytest.raises(Superseded):
+        second.commit(place.records(b"zombie"))
+    third.commit(place.records(b"last"))
+    place.expect(b"before", b"after", b"last")
+
+
+def test_another_id_shuts_nobody_out(place: Place) -> None:
+    one, other = place.began("one"), place.began("other")
+    one.commit(place.records(b"1"))
+    other.commit(place.records(b"2"))
+    one.commit(place.records(b"3"))
+    place.expect(b"1", b"2", b"3")
+
+
+def test_readers_see_nothing_of_an_open_transaction(place: Place) -> None:
+    seen: list[list[bytes]] = []
+    producer = place.began()
+    producer.commit(place.records(b"before"))
+    place.expect(b"before")
+    producer.commit(Interrupted(place.records(b"half", b"whole"), lambda: seen.append(place.committed())))
+    assert seen == [[b"before"]] * 2
+    place.expect(b"before", b"half", b"whole")
+
+
+def test_who_is_replaced_inside_a_transaction_leaves_nothing_of_it(place: Place) -> None:
+    first = place.began()
+    second: list[TransactionalProducer[Any, None]] = []
+    with pytest.raises(Superseded):
+        first.commit(Interrupted(place.records(b"half", b"whole"), lambda: second or second.append(place.began())))
+    second[0].commit(place.records(b"after"))
+    place.expect(b"after")
+
+
+def test_records_that_cannot_all_be_had_leave_nothing(place: Place) -> None:
+    def fail() -> None:
+        raise LookupError("meanwhile")
+
+    producer = place.began()
+    with pytest.raises(LookupError, match="meanwhile"):
+        producer.commit(Interrupted(place.records(b"half", b"whole"), fail))
+    producer.commit(place.records(b"after"))
+    place.expect(b"after")
+
+
+@pytest.mark.parametrize("way", ["there", "back"])
+def test_without_an_answer_the_whole_may_be_there_or_nothing(way: str) -> None:
+    """Only here: on Kafka nothing that is cheap loses an answer; ``tests/faults`` kill brokers and agents."""
+    broker, place = on_sim_broker()
+    first = place.began()
+    links = [broker.world.link(*(("h0", "broker") if way == "there" else ("broker", "h0")))]
+    links[0].cut = True
+    with pytest.raises(LogUnavailable):
+        first.commit(place.records(b"a", b"b"))
+    links[0].cut = False
+    place.expect(*([] if way == "there" else [b"a", b"b"]))
+    place.began().commit(place.records(b"after"))
+    assert place.committed()[-1:] == [b"after"]

@@ -1,0 +1,101 @@
+"""Texts use the words of the glossary, and none of those that it rules out.
+
+A text is a comment, a docstring, a message or a help text of a Python file, the ``doc`` of a schema, or a page. The
+second table of ``docs/glossary.md`` has the words; nothing here repeats them. Names in code are no text: what stands in
+backquotes, in braces of a format, or alone in a string is left out.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import tokenize
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from tests.tidy.files import ROOT, files, python_files, shown, text
+
+GLOSSARY = "docs/glossary.md"
+SOURCES = ("services", "streaming", "schemas", "bench")
+FROZEN = ("schemas/ringlog_schemas/v1/", "schemas/ringlog_schemas/earlier/")
+"""Schemas of released versions, which nobody may change."""
+DECISIONS = "docs/decisions/"
+"""Each is as it was written when the decision was made."""
+NOT_IN_WORDS = re.compile(r"``.*?``|`[^`\n]*`|\{[^{}]*\}")
+FENCED = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
+
+
+@cache
+def ruled_out() -> re.Pattern[str]:
+    """The words in the first column of the glossary's table ``Not used``."""
+    table = (ROOT / GLOSSARY).read_text().partition("## Not used")[2]
+    found = re.findall(r"^\| \*([a-z ]+)\* \|", table, re.MULTILINE)
+    return re.compile(r"\b(?:" + "|".join(found) + r")\b", re.IGNORECASE)
+
+
+def texts_of_python(content: str) -> Iterator[tuple[int, str]]:
+    """(line, text) of the comments and strings of a Python file; neighbours are one text."""
+    run: list[str] = []
+    begun = 0
+    for token in tokenize.generate_tokens(io.StringIO(content).readline):
+        if token.type in (tokenize.COMMENT, tokenize.STRING):
+            begun = begun if run else token.start[0]
+            run.append(token.string.strip("#fFrRbBuU\"'"))
+        elif token.type not in (tokenize.NL, tokenize.NEWLINE, tokenize.INDENT) and run:
+            yield begun, " ".join(run)
+            run = []
+
+
+def texts(path: Path) -> Iterator[tuple[int, str]]:
+    """(line, text) of what stands in words in a file."""
+    content = text(path) or ""
+    if path.suffix == ".py":
+        yield from texts_of_python(content)
+    elif path.suffix == ".avsc":
+        yield from (
+            (1, doc) for doc in re.findall(r'"doc": ("(?:[^"\\]|\\.)*")', content) for doc in (json.loads(doc),)
+        )
+    else:
+        yield 1, FENCED.sub("", content)
+
+
+def offences(path: Path) -> list[str]:
+    """Words that the glossary rules out, with the words around each."""
+    found = []
+    for line, words in texts(path):
+        plain = " ".join(NOT_IN_WORDS.sub("", words).split())
+        if " " not in plain:
+            continue
+        for hit in ruled_out().finditer(plain):
+            found.append(f"{line}: {plain[max(hit.start() - 40, 0) : hit.end() + 30]}")
+    return found
+
+
+def checked() -> tuple[Path, ...]:
+    """The files whose texts are for readers of the product."""
+    pages = (path for path in files() if path.suffix == ".md" and shown(path).startswith(("docs/", "README")))
+    pages = (path for path in pages if shown(path) != GLOSSARY and not shown(path).startswith(DECISIONS))
+    schemas = (path for path in files() if path.suffix == ".avsc" and not shown(path).startswith(FROZEN))
+    return (*python_files(*SOURCES), *schemas, *pages)
+
+
+def test_no_text_has_a_word_that_the_glossary_rules_out() -> None:
+    assert {shown(path): found for path in checked() if (found := offences(path))} == {}
+
+
+def test_it_sees_such_a_word(tmp_path: Path) -> None:
+    assert ruled_out().pattern.count("|") >= 4
+    room = tmp_path / "room.py"
+    room.write_text('"""Who is\ntold."""\ntold = f"{told} ``told``"  # Whoever asks.\nother = "told"\n')
+    assert len(offences(room)) == 2
+
+
+def test_each_word_of_the_glossary_is_explained_once_and_stands_somewhere() -> None:
+    page = (ROOT / GLOSSARY).read_text().partition("## Not used")[0]
+    rows = re.findall(r"^\| ([^|*]+) \| ([^|]+) \| `([^`|]+)`[^|]* \|$", page, re.MULTILINE)
+    words = [word.strip() for word, _, _ in rows]
+    assert words == sorted(words, key=str.lower)
+    assert len(words) == len(set(words)) >= 40
+    assert [place for _, _, place in rows if not (ROOT / place).exists()] == []
