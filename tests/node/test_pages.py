@@ -290,11 +290,22 @@ def test_a_stream_that_nobody_wants_any_more_ends(source: Source) -> None:
     assert pull.rows == 0
 
 
-def test_a_source_that_may_not_go_on_says_so(source: Source) -> None:
+def test_a_source_that_may_not_go_on_says_so(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
     source.holder.adopt(source.state)
+    gate = threading.Event()
+
+    def held(page: Callable[[RowVersion | None], Sequence[RowVersion]], after: RowVersion | None) -> Iterator[Body]:
+        def next_page(last: RowVersion | None) -> Sequence[RowVersion]:
+            assert last is None or gate.wait(30)  # a source sends as far as the transport takes it
+            return page(last)
+
+        return bodies(next_page, after)
+
+    monkeypatch.setattr(row_stream, "bodies", held)
     pages = source.pull()._pages()
     next(pages)
     source.holder.adopt(applied(source.state, CancelOperation(source.operation, "no")))
+    gate.set()
     assert [page.refused for page in pages if page.refused] == [NOT_READY]
 
 
