@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sqlite3
 import subprocess
 import sys
 from pathlib import Path
 from random import Random
+from zlib import crc32
 
 import pytest
 
@@ -17,7 +19,7 @@ from ringlog.node.store import RowsMark, RowVersion
 
 NODE, OTHER = "00000000-0000-4000-8000-000000000001", "00000000-0000-4000-8000-000000000002"
 RING = ((0, 0),)
-MARK = RowsMark("c", 5, "s", "topic", {0: 40}, {"a.t": "1"})
+MARK = RowsMark("c", 5, "s", "topic", {0: 40})
 
 
 def row(number: int) -> RowVersion:
@@ -86,6 +88,41 @@ def test_an_old_copy_is_refused_and_a_new_file_is_not(path: Path) -> None:
     fresh.close()
 
 
+def first_format(path: Path, node: str) -> None:
+    """Make of a file what the release before would have written."""
+    with sqlite3.connect(path) as file:
+        file.execute("ALTER TABLE tables DROP COLUMN id")
+        said = {"node": node, "cluster_id": "c", "epoch": 5, "state_id": "s", "topic_id": "topic"}
+        text = json.dumps({**said, "positions": [[0, 40]], "tables": {"a.t": "1"}})
+        file.execute("UPDATE mark SET mark = ?, sum = ?", (text, crc32(text.encode())))
+        file.execute("PRAGMA user_version = 1")
+    file.close()
+
+
+def test_a_file_of_the_first_format_is_read_and_is_of_this_one_then(path: Path) -> None:
+    first_format(path, NODE)
+    for _ in range(2):
+        store = DiskRows(path, NODE, "c")
+        assert (store.mark, len(store), store.ids) == (MARK, 40, {"a.t": "1"})
+        assert len(store.versions(RING)) == 40
+        store.close()
+    first_format(path, OTHER)
+    for _ in range(2):
+        refused(path, RowsForeign, f"of node {OTHER}")
+
+
+def test_a_commit_writes_no_more_where_there_are_many_tables(path: Path) -> None:
+    store = DiskRows(path, NODE)
+    for number in range(300):
+        store.identify(f"a.t{number}", str(number))
+    store.commit(MARK)
+    store.close()
+    with sqlite3.connect(path) as file:
+        assert file.execute("SELECT LENGTH(mark) FROM mark").fetchone()[0] < 200
+        assert file.execute("SELECT COUNT(*) FROM tables WHERE id <> ''").fetchone() == (300,)
+    file.close()
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_damage_is_found_before_a_row_of_it_is_given(path: Path, seed: int) -> None:
     draw, data = Random(seed), bytearray(path.read_bytes())
@@ -120,7 +157,7 @@ def test_a_torn_log_leaves_one_of_the_commits(tmp_path: Path) -> None:
     for epoch in range(1, 6):
         for number in range(epoch * 10, epoch * 10 + 10):
             store.add(row(number))
-        store.commit(RowsMark("c", epoch, f"s{epoch}", "topic", {0: epoch}, {"a.t": "1"}))
+        store.commit(RowsMark("c", epoch, f"s{epoch}", "topic", {0: epoch}))
         states[epoch] = epoch * 10
     log = Path(f"{path}-wal").read_bytes()
     found = set()
@@ -150,7 +187,7 @@ for number in range(first, first + 1_000_000):
     if number % 500 == 499:
         store.drop("a.t", [(number % 900, number % 900 + 50)])
     if number % 37 == 0:
-        store.commit(RowsMark("c", number + 1, "s", "topic", {0: number + 1}, {"a.t": "1"}), sync=number % 5 == 0)
+        store.commit(RowsMark("c", number + 1, "s", "topic", {0: number + 1}), sync=number % 5 == 0)
         print(number + 1, flush=True)
 """
 

@@ -137,7 +137,7 @@ def test_what_is_asked_for_is_given_and_what_is_dropped_is_gone(
 
 def mark(epoch: int, **positions: int) -> RowsMark:
     offsets = {int(name[1:]): offset for name, offset in positions.items()}
-    return RowsMark("c", epoch, f"s{epoch}", "topic", offsets, {"a.t": "1"})
+    return RowsMark("c", epoch, f"s{epoch}", "topic", offsets)
 
 
 ONE = RowVersion("a.t", 5, b"k", (b"c", None), 1, b"one")
@@ -178,6 +178,7 @@ def test_a_mark_may_change_alone(kind: str) -> None:
 steps = st.one_of(
     st.tuples(st.just("add"), versions.map(placed)),
     st.tuples(st.just("drop"), st.tuples(st.sampled_from(["a.t", "a.u"]), tokens, tokens)),
+    st.tuples(st.just("identify"), st.tuples(st.sampled_from(["a.t", "a.u"]), st.sampled_from("12"))),
     st.tuples(st.just("commit"), st.booleans()),
     st.tuples(st.just("crash"), st.none()),
 )
@@ -188,7 +189,8 @@ steps = st.one_of(
 @given(done=st.lists(steps, max_size=40))
 def test_any_steps_leave_what_a_plain_model_has(kind: str, done: list[tuple[str, object]]) -> None:
     now: set[RowVersion] = set()
-    kept, at = frozenset(now), RowsMark()
+    ids: dict[str, str] = {}
+    kept, kept_ids, at = frozenset(now), dict(ids), RowsMark()
     with opened(kind) as made:
         for number, (what, argument) in enumerate(done):
             store = made.store
@@ -202,15 +204,20 @@ def test_any_steps_leave_what_a_plain_model_has(kind: str, done: list[tuple[str,
                 gone = {one for one in now if one.table == table and in_range(one.token, start, end)}
                 assert store.drop(table, [(start, end)]) == len(gone)
                 now -= gone
+            elif what == "identify":
+                assert isinstance(argument, tuple)
+                ids[argument[0]] = argument[1]
+                store.identify(*argument)
             elif what == "commit":
-                kept, at = frozenset(now), mark(number, p0=number)
+                kept, kept_ids, at = frozenset(now), dict(ids), mark(number, p0=number)
                 store.commit(at, sync=bool(argument))
             else:
                 made.crash()
-                now = set(kept)
+                now, ids = set(kept), dict(kept_ids)
                 assert made.store.mark == at
             assert made.store.versions(RING) == sorted(now, key=order)
             assert len(made.store) == len(now)
+            assert {table: one for table, one in made.store.ids.items() if one} == ids
 
 
 @settings(max_examples=25, deadline=None)

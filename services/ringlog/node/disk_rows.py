@@ -3,7 +3,7 @@
 ===========  =================================================================================================
 ``rows``     one row a version; the key is all of it, so ranges of a table are intervals of the tree, which are
              listed, dropped and weighed without looking at others. ``sum``: CRC-32 of the row, seen on reading
-``tables``   the number that stands for a table's name in ``rows``, and how many versions it has
+``tables``   the number that stands for a table's name in ``rows``, how many versions it has, and the table's id
 ``mark``     what the rows are as of, and whose they are: one record
 ===========  =================================================================================================
 
@@ -42,7 +42,8 @@ from ringlog.node.errors import RowsBehind, RowsDamaged, RowsForeign, RowsNewer
 from ringlog.node.spans import Spans
 from ringlog.node.store import RowsMark, RowStore, RowVersion, order, packed_clustering, unpacked_clustering
 
-FORMAT: Final = 1
+FORMAT: Final = 2
+"""1: the ids of tables were in the mark, all of them with each commit; read, and made 2 when it is opened."""
 APPLICATION: Final = int.from_bytes(b"RLrw", "big")
 CACHE_KB: Final = 64 * 1024
 LOG_PAGES: Final = 4_000
@@ -72,7 +73,8 @@ _MAKE = (
     "CREATE TABLE rows (tab INTEGER NOT NULL, token INTEGER NOT NULL, key BLOB NOT NULL, clustering BLOB NOT NULL,"
     " at INTEGER NOT NULL, value BLOB NOT NULL, sum INTEGER NOT NULL,"
     " PRIMARY KEY (tab, token, key, clustering, at, value)) WITHOUT ROWID",
-    "CREATE TABLE tables (number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, versions INTEGER NOT NULL)",
+    "CREATE TABLE tables (number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, versions INTEGER NOT NULL,"
+    " id TEXT NOT NULL)",
     "CREATE TABLE mark (one INTEGER PRIMARY KEY CHECK (one = 1), mark TEXT NOT NULL, sum INTEGER NOT NULL)",
     f"PRAGMA application_id = {APPLICATION}",
     f"PRAGMA user_version = {FORMAT}",
@@ -101,12 +103,13 @@ class DiskRows(RowStore):
 
     def __init__(self, path: Path, node: NodeId, cluster_id: str = "") -> None:
         self._path = path
-        self._node = node
+        self._node = self._of = node
         self._failure: RowsDamaged | None = None
         self._frees = False
         self._numbers: dict[str, int] = {}
         self._versions: Counter[str] = Counter()
         self._stored: dict[str, int] = {}
+        self.ids: dict[str, str] = {}
         with self._guarded():
             self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=0)
         try:
@@ -137,10 +140,22 @@ class DiskRows(RowStore):
                 self._db.execute(statement)
             self._write_mark(RowsMark())
             self._db.execute("COMMIT")
-        for number, name, versions in self._db.execute("SELECT number, name, versions FROM tables"):
-            self._numbers[name], self._versions[name] = number, versions
-        self._stored = dict(self._versions)
         self.mark = self._read_mark()
+        if version and version < FORMAT:
+            self._upgrade()
+        for number, name, versions, table_id in self._db.execute("SELECT number, name, versions, id FROM tables"):
+            self._numbers[name], self._versions[name], self.ids[name] = number, versions, table_id
+        self._stored = dict(self._versions)
+
+    def _upgrade(self) -> None:
+        """Make a file of the first format one of this, in one transaction."""
+        self._begin()
+        ids: dict[str, str] = self._read_text().pop("tables")
+        self._db.execute("ALTER TABLE tables ADD COLUMN id TEXT NOT NULL DEFAULT ''")
+        self._db.executemany("UPDATE tables SET id = ? WHERE name = ?", ((one, name) for name, one in ids.items()))
+        self._write_mark(self.mark)
+        self._db.execute(f"PRAGMA user_version = {FORMAT}")
+        self._db.execute("COMMIT")
 
     def _check_whose(self, cluster_id: str) -> None:
         mark = self.mark
@@ -170,6 +185,14 @@ class DiskRows(RowStore):
         """Number of row versions."""
         return self._count
 
+    def identify(self, table: str, table_id: str) -> None:
+        """As the port says."""
+        with self._guarded():
+            self._begin()
+            number = self._numbers.get(table) or self._new(table)
+            self._db.execute("UPDATE tables SET id = ? WHERE number = ?", (table_id, number))
+        self.ids[table] = table_id
+
     def add(self, version: RowVersion) -> bool:
         """Keep a version; False if it was there already."""
         clustering = packed_clustering(version.clustering_key)
@@ -184,7 +207,7 @@ class DiskRows(RowStore):
 
     def _new(self, table: str) -> int:
         number = max(self._numbers.values(), default=0) + 1
-        self._db.execute("INSERT INTO tables VALUES (?, ?, 0)", (number, table))
+        self._db.execute("INSERT INTO tables VALUES (?, ?, 0, '')", (number, table))
         self._numbers[table] = number
         self._stored[table] = 0
         return number
@@ -286,16 +309,19 @@ class DiskRows(RowStore):
 
     def _write_mark(self, mark: RowsMark) -> None:
         said = {name: getattr(mark, name) for name in ("cluster_id", "epoch", "state_id", "topic_id")}
-        text = json.dumps(
-            {"node": self._node, **said, "positions": sorted(mark.positions.items()), "tables": dict(mark.tables)}
-        )
+        text = json.dumps({"node": self._of, **said, "positions": sorted(mark.positions.items())})
         self._db.execute("INSERT OR REPLACE INTO mark VALUES (1, ?, ?)", (text, crc32(text.encode())))
 
-    def _read_mark(self) -> RowsMark:
+    def _read_text(self) -> dict[str, Any]:
         text, total = self._one("SELECT mark, sum FROM mark")
         if total != crc32(str(text).encode()):
             raise sqlite3.DatabaseError("the mark does not have its sum")
-        found = json.loads(text)
+        found: dict[str, Any] = json.loads(text)
+        return found
+
+    def _read_mark(self) -> RowsMark:
+        found = self._read_text()
+        found.pop("tables", None)
         self._of = found.pop("node")
         return RowsMark(**{**found, "positions": dict(found["positions"])})
 

@@ -132,7 +132,7 @@ class Holder:
                 self._rules = rules_of(state, (old, self._rules))
             if any(getattr(state, part) is not getattr(old, part) for part in OWNED_BY):
                 self._owned = self._owned_under(state)
-                self._forget(old, before)
+                self._forget(before)
             current = works_of(state, self.node)
             self.reports = {name: report for name, report in self.reports.items() if name in current}
             self._fetching = {name: fetches for name, fetches in self._fetching.items() if name in current}
@@ -158,14 +158,14 @@ class Holder:
         self._served = served
         return owned
 
-    def _forget(self, old: ClusterState, before: dict[str, Owned | OwnedTablets]) -> None:
+    def _forget(self, before: dict[str, Owned | OwnedTablets]) -> None:
         """Drop the rows that are not the node's any more. Only tables of which it has lost a range are looked at; in
         the first epoch of a life, all.
         """
         for table in self.store.tables():
-            present, was = self.state.tables.get(table), old.tables.get(table)
+            present = self.state.tables.get(table)
             owned, owner = self._owned.get(table, NOTHING), before.get(table)
-            if present is None or present.id != (was.id if was else self.store.mark.tables.get(table)):
+            if present is None or present.id != self.store.ids.get(table):
                 owned, owner = NOTHING, None  # another table of that name, or none: these rows are none of it
             if gone := lost(owner, owned):
                 self.store.drop(table, gone)
@@ -249,9 +249,14 @@ class Holder:
                 return NOT_MINE
             if stored := found.version.shape.stored:
                 value = encode_mutation(as_stored(decode_mutation(value), stored))
-            self.store.add(RowVersion(name, token, key, mutation.clustering_key, mutation.timestamp, value))
+            self._put(RowVersion(name, token, key, mutation.clustering_key, mutation.timestamp, value), table.id)
             self.served.note(WRITES, self.state, name, token)
             return KEPT
+
+    def _put(self, version: RowVersion, table_id: str) -> None:
+        if self.store.ids.get(version.table) != table_id:
+            self.store.identify(version.table, table_id)
+        self.store.add(version)
 
     def passed(self, partition: int, position: int) -> None:
         """All records of ``partition`` below ``position`` are judged."""
@@ -266,9 +271,8 @@ class Holder:
             state = self.state
             if state.epoch == 0 or not (sync or self._is_dirty):
                 return
-            tables = {table: state.tables[table].id for table in self.store.tables()}
             whose = state.cluster_id, state.epoch, state.state_id, self.topic_id
-            self.store.commit(RowsMark(*whose, dict(self.positions), tables), sync)
+            self.store.commit(RowsMark(*whose, dict(self.positions)), sync)
             self._is_dirty = False
 
     def sizes(self, table: str) -> Iterator[tuple[Token, int]]:
@@ -355,7 +359,7 @@ class Holder:
                 return False
             for version in versions:
                 if self._owned.get(version.table, NOTHING).takes(version.token):
-                    self.store.add(version)
+                    self._put(version, self.state.tables[version.table].id)
             self._is_dirty = True
             return True
 

@@ -5,7 +5,7 @@ commits that were not synced, each with its mark.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from ringlog.kernel.ring.ranges import Range
@@ -23,9 +23,10 @@ class _Partition:
 
 @dataclass(frozen=True, slots=True)
 class _Commit:
-    """A commit that is not synced: the mark before it, and what it changed. True: the version was added."""
+    """A commit that is not synced: mark and ids before it, and what it changed. True: the version was added."""
 
     before: RowsMark
+    ids: Mapping[str, str]
     changes: tuple[tuple[RowVersion, bool], ...]
 
 
@@ -34,6 +35,8 @@ class MemoryRows(RowStore):
 
     def __init__(self) -> None:
         self.mark = RowsMark()
+        self.ids: Mapping[str, str] = {}
+        self._kept_ids: Mapping[str, str] = self.ids
         self._tables: dict[str, dict[bytes, _Partition]] = {}
         self._count = 0
         self._changes: list[tuple[RowVersion, bool]] = []
@@ -42,6 +45,10 @@ class MemoryRows(RowStore):
     def __len__(self) -> int:
         """Number of row versions."""
         return self._count
+
+    def identify(self, table: str, table_id: str) -> None:
+        """As the port says."""
+        self.ids = {**self.ids, table: table_id}
 
     def add(self, version: RowVersion) -> bool:
         """Keep a version; False if it was there already."""
@@ -119,9 +126,9 @@ class MemoryRows(RowStore):
 
     def commit(self, mark: RowsMark, sync: bool = False) -> None:
         """What was changed lasts, as of ``mark``."""
-        self._unsynced.append(_Commit(self.mark, tuple(self._changes)))
+        self._unsynced.append(_Commit(self.mark, self._kept_ids, tuple(self._changes)))
         self._changes.clear()
-        self.mark = mark
+        self.mark, self._kept_ids = mark, self.ids
         if sync:
             self.synced()
 
@@ -150,7 +157,9 @@ class MemoryRows(RowStore):
         for _ in range(lost):
             commit = self._unsynced.pop()
             self._undo(commit.changes)
+            self._kept_ids = commit.ids
             self.mark = commit.before
+        self.ids = self._kept_ids
 
     def _undo(self, changes: Iterable[tuple[RowVersion, bool]]) -> None:
         for version, added in reversed(tuple(changes)):

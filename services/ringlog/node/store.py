@@ -31,7 +31,7 @@ from ringlog.wire.data import RowVersion as RowVersion
 @dataclass(frozen=True, slots=True)
 class RowsMark:
     """What rows are as of. ``positions``: partition of the mutations topic ``topic_id`` to the offset below which it is
-    judged; ``epoch``, made by ``state_id``: whose ranges the rows are; ``tables``: the id of each table that has some.
+    judged; ``epoch``, made by ``state_id``: whose ranges the rows are.
     """
 
     cluster_id: str = ""
@@ -39,7 +39,6 @@ class RowsMark:
     state_id: str = ""
     topic_id: str = ""
     positions: Mapping[int, int] = field(default_factory=dict)
-    tables: Mapping[str, str] = field(default_factory=dict)
 
 
 class RowStore(ABC):
@@ -51,10 +50,16 @@ class RowStore(ABC):
 
     mark: RowsMark
     """Of the last commit."""
+    ids: Mapping[str, str]
+    """Of which table the rows of a name are, by its id: what ``identify`` said last."""
 
     @abstractmethod
     def __len__(self) -> int:
         """Number of row versions."""
+
+    @abstractmethod
+    def identify(self, table: str, table_id: str) -> None:
+        """The rows that are added under this name are of that table; it lasts as they do."""
 
     @abstractmethod
     def add(self, version: RowVersion) -> bool:

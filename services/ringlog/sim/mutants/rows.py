@@ -11,8 +11,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "offset_apart_from_rows",
         "ringlog.node.memory_rows",
-        "            self._undo(commit.changes)\n            self.mark = commit.before\n",
-        "            self._undo(commit.changes)\n",
+        "            self._kept_ids = commit.ids\n            self.mark = commit.before\n",
+        "            self._kept_ids = commit.ids\n",
         "the position is kept apart from the rows: after a crash it is ahead of them",
         20,
         PROFILE,
@@ -39,8 +39,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "acknowledged_before_synced",
         HOLDER,
-        "dict(self.positions), tables), sync)",
-        "dict(self.positions), tables))",
+        "dict(self.positions)), sync)",
+        "dict(self.positions)))",
         "a node acknowledges what a power cut may still take",
         100,
         PROFILE,
