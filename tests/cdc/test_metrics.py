@@ -22,7 +22,7 @@ def metrics() -> Iterator[Metrics]:
 
 def scraped(metrics: Metrics) -> dict[str, float]:
     """Name with labels to value; without Python's own and the times of creation."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{metrics.port}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{metrics.port}/metrics", timeout=60) as answer:
         lines = answer.read().decode().splitlines()
     pairs = (line.rsplit(" ", 1) for line in lines if line.startswith("ringlog_cdc_"))
     return {name.removeprefix("ringlog_cdc_"): float(value) for name, value in pairs if "_created" not in name}

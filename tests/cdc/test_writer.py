@@ -253,10 +253,10 @@ def test_a_job_that_is_asked_to_stop_registers_no_more(bench: Bench) -> None:
     writer = bench.writer(never)
     with ThreadPoolExecutor(1) as pool:
         registering = pool.submit(writer.register, stopping)
-        assert calls.wait(10)
+        assert calls.wait(60)
         stopping.set()
         with pytest.raises(StopRequested):
-            registering.result(10)
+            registering.result(60)
 
 
 def test_a_registration_without_an_answer_is_asked_for_again_under_the_same_request(bench: Bench) -> None:
@@ -294,7 +294,7 @@ def test_a_writer_that_is_stopped_does_not_wait_for_an_answer(bench: Bench) -> N
 
     thread = threading.Thread(target=register)
     thread.start()
-    assert calls.wait(10)
+    assert calls.wait(60)
     writer.stop()
-    thread.join(10)
+    thread.join(60)
     assert len(ended) == 1

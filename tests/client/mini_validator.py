@@ -53,7 +53,7 @@ class MiniValidator:
 
     def __exit__(self, *_: object) -> None:
         self._stopping.set()
-        self._thread.join(10)
+        self._thread.join(60)
         self._replica.stop()
         self._tail.close()
 

@@ -73,7 +73,7 @@ def test_only_the_validator_of_today_is_believed(
     request = next_request(requests_log)
     client.direct.take_over("validator", "v2")
     results_log.append([rejection(request, "from_before", term=1), rejection(request, "of_today", term=2)])
-    answer = future.result(10)
+    answer = future.result(60)
     assert isinstance(answer, RejectedResult)
     assert answer.code == "of_today"
 
@@ -92,7 +92,7 @@ def test_an_answer_to_another_command_is_ignored(
             rejection(request, "this_command", term=1),
         ]
     )
-    answer = future.result(10)
+    answer = future.result(60)
     assert isinstance(answer, RejectedResult)
     assert answer.code == "this_command"
 
@@ -107,7 +107,7 @@ def test_a_rejection_cannot_hide_that_the_command_was_applied(
     entry = OTHER.entry(client.read_barrier(), Noop(), request_id=request.request_id, since_epoch=request.since_epoch)
     metadata.append([entry.data])
     results_log.append([rejection(request, "wrong", term=1)])
-    assert future.result(10) == AppliedResult(request.request_id, 3)
+    assert future.result(60) == AppliedResult(request.request_id, 3)
 
 
 def test_the_identical_request_goes_out_until_it_is_answered(
@@ -131,7 +131,7 @@ def test_what_is_submitted_meanwhile_travels_together(metadata: FaultyLog, resul
             future: Future[None] = Future()
 
             def answer() -> None:
-                assert self.opened.wait(10)
+                assert self.opened.wait(60)
                 self.append(records)
                 future.set_result(None)
 
@@ -143,7 +143,7 @@ def test_what_is_submitted_meanwhile_travels_together(metadata: FaultyLog, resul
     with Client("", "tests", "tester", logs=logs, resend_s=30) as client, MiniValidator(logs, "v1"):
         futures = [client.submit_future(Noop()) for _ in range(21)]
         gate.opened.set()
-        answers = [future.result(10) for future in futures]
+        answers = [future.result(60) for future in futures]
     assert [len(records) for records in gate.appends] == [1, 1]
     assert [len(decode_requests(record)) for records in gate.appends for record in records] == [1, 20]
     takeover, *commits = [len(records) for records in metadata.appends]
@@ -171,7 +171,7 @@ def test_a_request_whose_time_has_passed_is_unknown_and_final(client: Client) ->
     future = client.submit_future(Noop())
     for _ in range(110):
         client.direct.submit(Noop())
-    answer = future.result(10)
+    answer = future.result(60)
     assert isinstance(answer, ExpiredResult)
     assert answer.since_epoch == 1
 
@@ -224,7 +224,7 @@ def test_a_halted_replica_ends_what_waits(client: Client) -> None:
     client.replica.subscribe(fail)
     client.replica.log.append([b"anything"])
     with pytest.raises(ReplicaHalted, match="broken"):
-        future.result(10)
+        future.result(60)
 
 
 def test_there_must_be_a_cluster() -> None:
@@ -259,7 +259,7 @@ def test_validators_that_follow_one_another_answer_each_request_once(client: Cli
         for thread in threads:
             thread.join(60)
     stop.set()
-    disturber.join(10)
+    disturber.join(60)
     state = client.read_barrier()
     assert len(answers) == 48
     for answer in answers:
@@ -305,7 +305,7 @@ def test_the_barrier_behind_a_rejection_takes_no_longer_than_the_submission_has(
 def test_a_client_whose_listener_fails_says_so(metadata: FaultyLog, requests_log: FaultyLog) -> None:
     class Broken(MemoryLog):
         def read(self, position: int, timeout_s: float, records_max: int) -> tuple[list[LogRecord], int]:
-            assert go.wait(10)
+            assert go.wait(60)
             raise RuntimeError("a defect")
 
     go = threading.Event()
@@ -313,7 +313,7 @@ def test_a_client_whose_listener_fails_says_so(metadata: FaultyLog, requests_log
         future = client.submit_future(Noop(), timeout_s=0.1)
         go.set()
         with pytest.raises(ClientBroken, match="a defect"):
-            future.result(10)
+            future.result(60)
         with pytest.raises(ClientBroken):
             client.submit_future(Noop())
 
@@ -325,7 +325,7 @@ def test_a_client_whose_sender_fails_says_so(metadata: FaultyLog, results_log: M
 
     with Client("", "tests", logs=Logs(metadata, Broken(), results_log)) as client:
         with pytest.raises(ClientBroken, match="a defect"):
-            client.submit_future(Noop(), timeout_s=60).result(10)
+            client.submit_future(Noop(), timeout_s=60).result(60)
         with pytest.raises(ClientBroken):
             client.submit_future(Noop())
 
@@ -345,7 +345,7 @@ def test_a_request_that_its_topic_never_takes_fails_alone(metadata: FaultyLog, r
         large = CancelOperation("o" * 20_000, "")
         before, refused = client.submit_future(Noop()), client.submit_future(large, timeout_s=60)
         with pytest.raises(RecordTooLarge, match=r"c\.requests refuses the record"):
-            refused.result(10)
+            refused.result(60)
         with MiniValidator(Logs(metadata, requests, results_log), "v1"):
-            assert isinstance(before.result(10), AppliedResult)
+            assert isinstance(before.result(60), AppliedResult)
             assert isinstance(client.submit(Noop()), AppliedResult)

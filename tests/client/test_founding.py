@@ -31,7 +31,7 @@ def test_of_several_at_once_exactly_one_founds() -> None:
 
     def work(name: str) -> None:
         with LogReplica(log) as replica:
-            together.wait(10)
+            together.wait(60)
             foundings.append(found(log, replica, "orders", submitter=name))
 
     threads = [threading.Thread(target=work, args=(f"founder-{number}",)) for number in range(4)]

@@ -89,7 +89,7 @@ def test_a_wait_ends_with_the_state_that_it_waited_for(
     waiter.start()
     for encoded in chain.entries:
         log.append([encoded.data])
-    waiter.join(10)
+    waiter.join(60)
     assert got == [4]
 
 
@@ -105,7 +105,7 @@ def test_a_stopped_replica_ends_its_waits(log: FaultyLog, replica: LogReplica) -
     waiter = threading.Thread(target=wait)
     waiter.start()
     replica.stop()
-    waiter.join(10)
+    waiter.join(60)
     assert len(errors) == 1
     with pytest.raises(ReplicaStopped):
         LogReplica(log).read_barrier()
@@ -162,7 +162,7 @@ def test_who_waits_hears_of_a_halt_before_the_log_does(
     replica.subscribe(lambda *_: 1 // 0)
     log.append([chain_of(replica.state, Noop()).entries[0].data])
     halt_of(replica)
-    assert written.wait(10)
+    assert written.wait(60)
     assert halted == [True, True]
 
 
@@ -294,7 +294,7 @@ def test_a_record_that_comes_after_the_halt_is_not_folded() -> None:
         def read(self, position: int, timeout_s: float, records_max: int) -> tuple[list[LogRecord], int]:
             if position == 2:
                 asked.set()
-                assert gate.wait(10)
+                assert gate.wait(60)
             return super().read(position, timeout_s, min(records_max, 2))
 
     log = Late()
@@ -305,12 +305,12 @@ def test_a_record_that_comes_after_the_halt_is_not_folded() -> None:
         state = fold(state, encoded.entry).state
         log.append([encoded.data])
     with LogReplica(log, watch_s=WATCH_S) as replica:
-        assert asked.wait(10)
+        assert asked.wait(60)
         log.replace()
         assert halt_of(replica).code == "log_replaced"
         gate.set()
         for thread in replica._threads:
-            thread.join(10)
+            thread.join(60)
         assert replica.state.epoch == 2
 
 

@@ -97,13 +97,13 @@ def invented(state: ClusterState, *commands: Command) -> ClusterState:
 
 def call(node: DataNode, method: str, request: object) -> bytes:
     with grpc.insecure_channel(f"127.0.0.1:{node.server.port}") as channel:
-        answer: bytes = channel.unary_unary(f"/{SERVICE}/{method}")(pack(request), timeout=10)
+        answer: bytes = channel.unary_unary(f"/{SERVICE}/{method}")(pack(request), timeout=60)
     return answer
 
 
 def page_of(node: DataNode, method: str, request: object) -> StreamPage:
     with grpc.insecure_channel(f"127.0.0.1:{node.server.port}") as channel:
-        return unpack(StreamPage, next(iter(channel.unary_stream(f"/{SERVICE}/{method}")(pack(request), timeout=10))))
+        return unpack(StreamPage, next(iter(channel.unary_stream(f"/{SERVICE}/{method}")(pack(request), timeout=60))))
 
 
 def read_of(node: DataNode, state: ClusterState, key: Key = KEY) -> ReadReply:

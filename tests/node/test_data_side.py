@@ -77,7 +77,7 @@ def held(world: DataWorld, number: int, name: bytes) -> int | None:
 
 def call(world: DataWorld, number: int, method: str, data: bytes) -> bytes:
     with grpc.insecure_channel(f"127.0.0.1:{world.nodes[number].server.port}") as channel:
-        answer: bytes = channel.unary_unary(f"/{SERVICE}/{method}")(data, timeout=10)
+        answer: bytes = channel.unary_unary(f"/{SERVICE}/{method}")(data, timeout=60)
     return answer
 
 
@@ -340,7 +340,7 @@ def refusals(world: DataWorld) -> None:
         assert unpack(WriteReply, call(world, 2, method, pack(request))).refused == NOT_MEMBER
     stream = StreamRequest(cluster, one, epoch, state_id, two, "join-1", "simple:3", ((0, 1),), None)
     with grpc.insecure_channel(f"127.0.0.1:{world.nodes[1].server.port}") as channel:
-        (page,) = channel.unary_stream(f"/{SERVICE}/Stream")(pack(stream), timeout=10)
+        (page,) = channel.unary_stream(f"/{SERVICE}/Stream")(pack(stream), timeout=60)
     assert unpack(StreamPage, page).refused == BAD_STREAM
     status = unpack(StatusReply, call(world, 1, "Status", pack(StatusRequest(cluster, one))))
     assert (status.ready, status.epoch, status.acknowledgeable, status.start) == (True, epoch, epoch, 1)

@@ -36,7 +36,7 @@ def test_id_and_port_are_kept(options: NodeOptions) -> None:
 
 def test_the_socket_listens(options: NodeOptions) -> None:
     folder = NodeFolder(options)
-    with socket.create_connection(("127.0.0.1", folder.port), timeout=5):
+    with socket.create_connection(("127.0.0.1", folder.port), timeout=60):
         pass
     folder.close()
 

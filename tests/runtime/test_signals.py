@@ -34,5 +34,5 @@ def test_the_handler_waits_for_nobody() -> None:
     assert not stopping.is_set()
     for _ in range(3):
         signal.raise_signal(signal.SIGUSR1)
-    assert stopping.wait(10)
+    assert stopping.wait(60)
     assert stopping.setter is not threading.main_thread()

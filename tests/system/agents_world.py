@@ -70,7 +70,7 @@ class AgentProcess:
         self.ask_to_stop()
         if self.process.poll() is None:
             try:
-                self.process.wait(15)
+                self.process.wait(60)
             except subprocess.TimeoutExpired:
                 self.kill()
 

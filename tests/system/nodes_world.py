@@ -118,7 +118,7 @@ class NodesWorld:
         member = self.member(name)
         assert member is not None
         try:
-            answer = self.http.get(f"http://{member.address}/v1/status", timeout=5)
+            answer = self.http.get(f"http://{member.address}/v1/status", timeout=60)
         except httpx.HTTPError:
             return None
         found: dict[str, object] = answer.json()

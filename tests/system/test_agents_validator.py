@@ -178,7 +178,7 @@ def test_what_is_answered_is_acknowledged_although_faust_rests(world: AgentsWorl
             for _ in range(30):
                 assert isinstance(world.client.submit(Noop()), AppliedResult)
             end = requests.end_offset()
-            until(lambda end=end: group.committed([place], timeout=10)[0].offset == end, f"offset {end} of {place}")  # type: ignore[misc]
+            until(lambda end=end: group.committed([place], timeout=60)[0].offset == end, f"offset {end} of {place}")  # type: ignore[misc]
     finally:
         group.close()
         requests.close()

@@ -91,9 +91,9 @@ def test_hostile_records_are_dead_letters_and_changed_topics_are_refused(
 
 def more_partitions(admin: AdminClient, topic: str) -> None:
     """Twice as many as there were."""
-    count = 2 * len(admin.list_topics(topic, timeout=10).topics[topic].partitions)
+    count = 2 * len(admin.list_topics(topic, timeout=60).topics[topic].partitions)
     admin.create_partitions([NewPartitions(topic, count)])[topic].result(30)
-    until(lambda: len(admin.list_topics(topic, timeout=10).topics[topic].partitions) == count, "the partitions")
+    until(lambda: len(admin.list_topics(topic, timeout=60).topics[topic].partitions) == count, "the partitions")
 
 
 @pytest.mark.soak("tests/kernel/generations, and the simulator changes leeways")

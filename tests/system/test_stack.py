@@ -266,8 +266,8 @@ def test_a_broker_is_found_with_its_own_redis(folder: Path, tmp_path: Path, monk
 
 def test_broker_settings_are_the_promised_ones(stack: StackInfo, cluster_name: str) -> None:
     admin = AdminClient({"bootstrap.servers": stack.bootstrap_servers})
-    assert cluster_name not in admin.list_topics(topic=cluster_name, timeout=10).topics or (
-        admin.list_topics(topic=cluster_name, timeout=10).topics[cluster_name].error is not None
+    assert cluster_name not in admin.list_topics(topic=cluster_name, timeout=60).topics or (
+        admin.list_topics(topic=cluster_name, timeout=60).topics[cluster_name].error is not None
     ), "asking for a topic does not create it"
     topic = f"{cluster_name}.big"
     admin.create_topics([NewTopic(topic, 1, 1)])[topic].result()
