@@ -30,6 +30,8 @@ from ringlog.stack.artifacts import cache_root
 KEYSPACE = "shop"
 REGISTERS_EACH = 6
 TIMEOUT_S = 4.0
+PAUSE_S = 0.01
+"""Of an application between two operations, on average: one that never rests takes the processors from the movements."""
 
 
 class Application:
@@ -45,7 +47,7 @@ class Application:
 
     def _run(self) -> None:
         try:
-            while not self._load.is_over.is_set():
+            while not self._load.is_over.wait(self._draw.uniform(0, 2 * PAUSE_S)):
                 if self._draw.random() < 0.5:
                     self._write(self._draw.choice(self._own))
                 else:
