@@ -50,6 +50,7 @@ from ringlog.kernel.state import (
 from ringlog.kernel.tablets.map import TabletReplica, with_settled
 from ringlog.kernel.tablets.stages import nodes_of
 from ringlog.kernel.values import (
+    CdcOptions,
     Column,
     DatacenterReplication,
     Replication,
@@ -116,6 +117,8 @@ def lives() -> dict[str, ClusterState]:
         state = _further(state)
     later = replace(TABLE, name="later", id=uuid(3, space=5))
     found["zoned"] = applied(found["quiet"], CreateZone("z", tuple(NODES[:3]), 2, 2))
+    in_zone = replace(later, keyspace="placed", cdc=CdcOptions())
+    found["placed"] = applied(found["zoned"], CreateKeyspace("placed", Replication("zone", 0, zone="z")), in_zone)
     found["settled"] = applied(found["quiet"], SettleVerdicts(2**50), later)
     altered = AlterKeyspace("ks", Replication("network", 1, (DatacenterReplication("dc1", 1),)))
     found["altering"] = state = applied(found["quiet"], altered)
@@ -311,6 +314,8 @@ PLANTED: dict[str, Planted] = {
     "zone_plans": ("zoned", lambda s: _zone_partition(s, pending=(), planned=s.zone_partitions["z/0"].stable)),
     "zone_roles": ("zoned", lambda s: _zone_partition(s, stable=ZoneStep((NODES[0],), forced=True))),
     "zone_revisions": ("zoned", lambda s: _zone_partition(s, change=s.epoch + 1)),
+    "zone_keyspaces": ("placed", lambda s: replace(s, zones=s.zones.set("z", replace(s.zones["z"], mode="weak")))),
+    "zone_tablets": ("placed", lambda s: _zone_partition(s, reached=ZoneStep((NODES[2],)))),
     "service": ("quiet", lambda s: replace(s, service=Map({JOINING: ServiceMember(JOINING, "member", 3)}))),
     "service_goal": ("quiet", lambda s: replace(s, service_goal=ServiceGoal(3, automatic=True))),
     "recoveries": ("quiet", lambda s: replace(s, recoveries=Map({"3": Recovery(3, 0, "", "", (), None, "")}))),

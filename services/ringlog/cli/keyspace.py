@@ -25,7 +25,7 @@ Setting = Annotated[
     typer.Option(
         "--replication",
         metavar="SETTING",
-        help="Replicas by datacenter: dc1=3,dc2=2 or dc1=rack1+rack2; or entire: one on every node.",
+        help="Replicas by datacenter: dc1=3,dc2=2 or dc1=rack1+rack2; entire: one on every node; or zone:NAME.",
     ),
 ]
 

@@ -9,9 +9,8 @@ checked as this module is imported.
 
 ``diff`` gives the records in the order of ``CHANGE_TOPICS``: a reader that has seen a generation has got its streams,
 and the record of ``epochs`` closes each difference. A generation appears when it is committed; when it expires its
-streams are first marked so, and deleted with a later epoch. Folding all differences
-from the empty state on gives, but for the epochs of the values, ``project`` of the last one. Values carry the epoch
-of the state that they are from.
+streams are first marked so, and deleted with a later epoch. Folding all differences from the empty state on gives, but
+for the epochs of the values, ``project`` of the last one. Values carry the epoch of the state that they are from.
 """
 
 from __future__ import annotations
@@ -135,6 +134,7 @@ class KeyspaceChange:
     replication: str
     version: str
     datacenters: tuple[DatacenterReplication, ...] = ()
+    zone: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -444,9 +444,9 @@ def _expired(generation: Generation) -> Micros | None:
     return None if generation.expired is None else generation.expired_at
 
 
-def _replication(keyspace: Keyspace) -> tuple[object, ...]:
+def _setting(keyspace: Keyspace) -> tuple[object, ...]:
     own = keyspace.replication
-    return placement_key(keyspace), own.strategy, own.factor, own.datacenters
+    return placement_key(keyspace), own.strategy, own.factor, own.datacenters, own.zone
 
 
 def _stopped(operation: Operation) -> tuple[object, ...]:
@@ -472,7 +472,7 @@ CHANGES_OF: Final = {part.name: _change_of(part) for part in declared(ClusterSta
 """Part that is declared with its field to the class of its change records."""
 
 _node = _maker("nodes", NodeChange)
-_keyspace = _maker("keyspaces", KeyspaceChange, ("replication", "strategy", "factor", "datacenters"), _replication)
+_keyspace = _maker("keyspaces", KeyspaceChange, ("replication", "strategy", "factor", "datacenters", "zone"), _setting)
 _table = _maker("tables", TableChange)
 _type = _maker("types", TypeChange)
 _operation = _maker("operations", OperationChange, ("stopped",), _stopped)

@@ -56,7 +56,7 @@ PARTS: Final = (
         "keyspace/",
         "name",
         untold={
-            "replication": "spelled out as strategy, factor and datacenters; under this name is the placement's key",
+            "replication": "spelled out as strategy, factor, datacenters, zone; under this name is the placement's key",
             "placement": "is the placement's key, under replication",
         },
     ),

@@ -128,11 +128,12 @@ class DatacenterReplication:
 class Replication:
     """How a keyspace is replicated."""
 
-    strategy: Annotated[str, "Name of the strategy: simple, network, entire or tablets."]
-    factor: Annotated[int, "Number of replicas of each range; network: the sum over the datacenters; entire: 0."]
+    strategy: Annotated[str, "Name of the strategy: simple, network, entire, tablets or zone."]
+    factor: Annotated[int, "Number of replicas of each range; network: the sum over the datacenters; entire, zone: 0."]
     datacenters: Annotated[
         tuple[DatacenterReplication, ...], "For network, and tablets without a number: by ascending name.", Before(())
     ] = ()
+    zone: Annotated[str, "For zone: its name.", Before("")] = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,8 @@
 
 ``3``: three replicas, wherever (SimpleStrategy). ``dc1=3,dc2=2``: that number in each datacenter, in different racks as
 far as there are (NetworkTopologyStrategy). ``dc1=rack1+rack2``: one in each of these racks. ``entire``: one on every
-node. ``tablets:`` before a number or datacenters: replicas of each tablet.
+node. ``tablets:`` before a number or datacenters: replicas of each tablet. ``zone:NAME``: where the partitions of that
+zone are.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from ringlog.kernel.values import DatacenterReplication, Replication
 ENTIRE = Replication("entire", 0)
 TABLETS = "tablets:"
 """Before a setting: not by the token ring, but in tablets."""
+ZONE = "zone:"
+"""Before the name of a zone."""
 
 
 def network(datacenters: Mapping[str, int | Sequence[str]]) -> Replication:
@@ -27,12 +30,19 @@ def network(datacenters: Mapping[str, int | Sequence[str]]) -> Replication:
     return Replication("network", sum(local.factor for local in found), tuple(found))
 
 
+def in_zone(name: str) -> Replication:
+    """Placed by the zone of that name."""
+    return Replication("zone", 0, zone=name)
+
+
 def parse_setting(setting: str) -> Replication:
     """A setting as it is typed. Raises ValueError with what was expected."""
     if setting == "entire":
         return ENTIRE
     if setting.startswith(TABLETS):
         return replace(parse_setting(setting.removeprefix(TABLETS)), strategy="tablets")
+    if setting.startswith(ZONE):
+        return in_zone(setting.removeprefix(ZONE))
     if setting.isdecimal():
         return Replication("simple", int(setting))
     datacenters: dict[str, int | Sequence[str]] = {}
@@ -53,6 +63,8 @@ def replication_json(value: Replication) -> dict[str, Any]:
             return {"strategy": value.strategy, "datacenters": local}
         case "entire":
             return {"strategy": value.strategy}
+        case "zone":
+            return {"strategy": value.strategy, "zone": value.zone}
         case _:
             return {"strategy": value.strategy, "factor": value.factor}
 
@@ -61,6 +73,8 @@ def replication_words(value: Mapping[str, Any]) -> str:
     """What one would type for the setting that this JSON is."""
     if value["strategy"] == "tablets":
         return TABLETS + replication_words({**value, "strategy": "network" if "datacenters" in value else "simple"})
+    if value["strategy"] == "zone":
+        return ZONE + str(value["zone"])
     if value["strategy"] != "network":
         return str(value.get("factor", value["strategy"]))
     items = value["datacenters"].items()

@@ -28,7 +28,7 @@ from ringlog.kernel.commands.tablets import Shard
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import CdcOptions, Column, ColumnRename, Position, Replication, TypeField, spoken
 from ringlog.operator.intents import NODE_FIELDS, WHOLE_NUMBER, WHOLE_TEXT, is_whole, node_id
-from ringlog.operator.replication import ENTIRE, network
+from ringlog.operator.replication import ENTIRE, in_zone, network
 
 STREAM_ID_BYTES = 16
 _NUMBERED = re.compile("[0-9]{1,19}")
@@ -235,7 +235,7 @@ def _factor_or_racks(value: Any) -> str:
 def _strategy_of(value: Any) -> str:
     """Another release's strategy is ``other``: what counts is that the command's own rule rejects it by its name."""
     strategy = value.get("strategy", "simple") if isinstance(value, Mapping) else "simple"
-    return f"<{strategy}>" if strategy in ("simple", "network", "entire", "tablets") else "<other>"
+    return f"<{strategy}>" if strategy in ("simple", "network", "entire", "tablets", "zone") else "<other>"
 
 
 def _network(value: dict[str, Any]) -> Replication:
@@ -287,6 +287,10 @@ _STRATEGIES: Mapping[str, Any] = {
             {"strategy": Required[Text], "factor": NotRequired[Number], "datacenters": NotRequired[dict[Text, _LOCAL]]},
         ),
         AfterValidator(_tablets),
+    ],
+    "<zone>": Annotated[
+        _shape("zone", {"strategy": Required[Text], "zone": Required[Text]}),
+        AfterValidator(lambda value: in_zone(value["zone"])),
     ],
     "<entire>": Annotated[_shape("entire", {"strategy": NotRequired[Text]}), AfterValidator(lambda _: ENTIRE)],
     "<other>": Annotated[

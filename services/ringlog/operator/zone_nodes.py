@@ -7,8 +7,8 @@ from typing import Any
 from ringlog.kernel.commands.rebalances import ZoneCopy, default_copies
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.zones.change import partitions_of
-from ringlog.kernel.zones.model import EVERY_NODE, ZonePartition, ZoneRevisions, partition_key
-from ringlog.protocol.data_nodes import matching
+from ringlog.kernel.zones.model import EVERY_NODE, Zone, ZonePartition, ZoneRevisions, partition_key
+from ringlog.protocol.data_nodes import matching, unfit
 
 Values = dict[str, Any]
 
@@ -24,13 +24,20 @@ def nodes_of_altered(state: ClusterState, values: Values) -> tuple[str, ...] | N
     if zone is None or (values.get("filter") is None and values.get("profiles") is None):
         return None
     wanted = values.get("profiles")
-    return matching(state, values.get("filter") or zone.filter, zone.profiles if wanted is None else wanted)
+    profiles = zone.profiles if wanted is None else wanted
+    return _fit(state, zone, matching(state, values.get("filter") or zone.filter, profiles))
 
 
 def nodes_of_known(state: ClusterState, values: Values) -> tuple[str, ...]:
     """Of SetDataNodes."""
     zone = state.zones.get(values["zone"])
-    return () if zone is None else matching(state, zone.filter, zone.profiles)
+    return () if zone is None else _fit(state, zone, matching(state, zone.filter, zone.profiles))
+
+
+def _fit(state: ClusterState, zone: Zone, nodes: tuple[str, ...]) -> tuple[str, ...]:
+    """Those of them who may have its data."""
+    outside = unfit(state, zone)
+    return tuple(node for node in nodes if node not in outside)
 
 
 def newest_cause(state: ClusterState, values: Values) -> int:

@@ -9,6 +9,7 @@ from ringlog.kernel.history import state_id_at
 from ringlog.kernel.state import ClusterState, in_order
 from ringlog.kernel.values import Epoch
 from ringlog.kernel.zones.change import partitions_of
+from ringlog.kernel.zones.data import elsewhere, goal_of
 from ringlog.kernel.zones.distribution import is_alive, targets
 from ringlog.kernel.zones.model import HIGH_AVAILABILITY, NEVER, Zone, ZonePartition, ZoneStep
 from ringlog.kernel.zones.queue import is_same, steps_between
@@ -16,6 +17,7 @@ from ringlog.kernel.zones.rebalance import triggered
 from ringlog.kernel.zones.resets import has_quorum, members
 from ringlog.operator.views import name_of
 from ringlog.protocol.zone_groups import HAS, Words, awaited, coming, not_returned, session
+from ringlog.protocol.zone_tablets import unfillable
 from ringlog.wire.ids import time_of
 
 Json = dict[str, Any]
@@ -128,22 +130,40 @@ def _waits(state: ClusterState, zone: Zone, partition: ZonePartition, words: Wor
         return f"for a quorum of its voters: {', '.join(_dead(state, partition.reached))} are down; {way}"
     if partition.cancel is not None:
         old = ", ".join(names(state, partition.cancel.old.nodes))
-        return f"for its group to return to {old}{_silent(state, not_returned(partition, words))}"
+        why = _silent(state, not_returned(partition, words), _data(state, partition))
+        return f"for its group to return to {old}{why}"
     if partition.pending:
         step = partition.pending[0]
-        why = _silent(state, awaited(partition, words))
+        why = _silent(state, awaited(partition, words), _data(state, partition))
         return f"for its group to have {', '.join(names(state, step.nodes))}{why}"
+    if data := _data(state, partition):
+        return f"for its data{data}"
     if partition.change < zone.changed:
         return f"for what changed at epoch {zone.changed} to be acted on: TriggerRebalance"
     return None
 
 
-def _silent(state: ClusterState, nodes: Iterable[str]) -> str:
-    """Who has not answered, and who of them cannot; the rebalancer does what follows when nobody is left."""
+def _data(state: ClusterState, partition: ZonePartition) -> str:
+    """The tablets that are not where the partition has them, and who cannot get any; empty if there are none."""
+    moving = [f"{tablets.table}/{tablet.index}" for tablets, tablet in elsewhere(state, partition, goal_of(partition))]
+    if not moving:
+        return ""
+    rest = f" and {len(moving) - 1} others" if len(moving) > 1 else ""
+    held = unfillable(state, partition)
+    why = f", and {', '.join(held)} cannot get it now: bring them back, or ringlog zone cancel" if held else ""
+    return f"; tablet {moving[0]}{rest} on the way (ringlog tablet explain){why}"
+
+
+def _silent(state: ClusterState, nodes: Iterable[str], data: str) -> str:
+    """Who has not answered, and who of them cannot; which data are on the way. The rebalancer does what follows when
+    nothing is left.
+    """
     silent = list(nodes)
     dead = names(state, (node for node in silent if not is_alive(state, node)))
     why = f", of which {', '.join(dead)} are down; ringlog zone cancel" if dead else ""
-    return f"; not yet: {', '.join(names(state, silent))}{why}" if silent else "; all have answered: the rebalancer"
+    if silent:
+        return f"; not yet: {', '.join(names(state, silent))}{why}{data}"
+    return data or "; all have answered: the rebalancer"
 
 
 def _is_reset(partition: ZonePartition) -> bool:

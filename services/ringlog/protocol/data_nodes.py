@@ -8,6 +8,8 @@ matches no more (is down, has other         is none any more, ``scale_down`` sec
 values), is a data node
 has left                                    is none any more, at once: it never comes back
 comes back, or goes, before that           nothing: its timer is gone
+has not joined, or is asked to leave, and  is none (any more), at once, while there are others: it cannot have tablets,
+the zone places keyspaces                  or must give them away
 =========================================  ============================================================================
 
 0 seconds is at once, ``NEVER`` is never. A timer is no part of the state: an instance notes for each node that differs
@@ -38,7 +40,9 @@ from immutables import Map
 from ringlog.kernel.commands.zones import SetDataNodes
 from ringlog.kernel.history import state_id_at
 from ringlog.kernel.state import ClusterState, Node, in_order
+from ringlog.kernel.tablets.track import drained_by
 from ringlog.kernel.values import Epoch, Micros, NodeId
+from ringlog.kernel.zones.data import keyspaces_in
 from ringlog.kernel.zones.distribution import is_alive
 from ringlog.kernel.zones.filter import broken_filter
 from ringlog.kernel.zones.model import EVERY_NODE, NEVER, Zone
@@ -57,6 +61,9 @@ ATTRIBUTES: Final = (
 )
 """What a filter sees of a node."""
 SECOND: Final[Micros] = 1_000_000
+
+_PARTS: Final = ("nodes", "zones", "keyspaces", "operations")
+"""What the timers follow from."""
 
 Differing = tuple[str, NodeId]
 """Zone, and a node that is to become a data node of it, or to be none any more."""
@@ -91,21 +98,29 @@ class Timers:
 
     since: Map[Differing, Micros] = field(default_factory=Map)
     matched: Map[str, frozenset[NodeId]] = field(default_factory=Map)
-    of: tuple[Epoch, Epoch] = (0, 0)
+    of: tuple[Epoch, ...] = ()
 
 
 def followed(timers: Timers, state: ClusterState) -> Timers:
     """The timers on a newer state: those of nodes that differ no more are gone, others begin."""
-    of = state.changed.get("nodes", 0), state.changed.get("zones", 0)
+    of = tuple(state.changed.get(part, 0) for part in _PARTS)
     if of == timers.of:
         return timers
     began = time_of(state_id_at(state, max(of[0], state.history.first)))
     since, matched = {}, {}
     for name, zone in in_order(state.zones):
-        nodes = matched[name] = frozenset(matching(state, zone.filter, zone.profiles))
+        nodes = matched[name] = frozenset(matching(state, zone.filter, zone.profiles)) - unfit(state, zone)
         for node in nodes.symmetric_difference(zone.nodes):
             since[name, node] = timers.since.get((name, node), began)
     return Timers(Map(since), Map(matched), of)
+
+
+def unfit(state: ClusterState, zone: Zone) -> frozenset[NodeId]:
+    """The nodes that may not have data of a zone: who has not joined, or is to leave; nobody if it places nothing."""
+    if not keyspaces_in(state, zone.name):
+        return frozenset()
+    outside = (node.id for node in state.nodes.values() if node.state not in ("normal", "moving"))
+    return frozenset(outside).union(drained_by(state))
 
 
 def due(timers: Timers, state: ClusterState, now: Micros) -> tuple[SetDataNodes, ...]:
@@ -114,7 +129,9 @@ def due(timers: Timers, state: ClusterState, now: Micros) -> tuple[SetDataNodes,
     for name, zone in in_order(state.zones):
         nodes, have = timers.matched[name], frozenset(zone.nodes)
         came, went = nodes - have, have - nodes
-        left = {node for node in went if state.nodes[node].state == "left"}
+        left = frozenset(node for node in went if state.nodes[node].state == "left")
+        gone = left | unfit(state, zone) & have
+        left = gone if have - gone else left
         up = came if _is_over(timers, zone, came, zone.scale_up, now) else frozenset()
         down = went if _is_over(timers, zone, went - left, zone.scale_down, now) else left
         if up or down:

@@ -22,7 +22,7 @@ from ringlog.protocol.rebalancer_core import RebalancerView, propose, refusals
 from ringlog.protocol.role import Accept, Look
 from ringlog.protocol.zone_groups import words_of
 
-_PARTS = ("settings", "nodes", "zones", "zone_partitions")
+_PARTS = ("settings", "nodes", "zones", "zone_partitions", "keyspaces", "tables", "operations", "tablets")
 """What a proposal depends on, beside words and timers."""
 
 

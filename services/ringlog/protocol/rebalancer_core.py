@@ -12,9 +12,11 @@ ResetPartitions    the zone is highly available, a partition has no quorum of vo
 FinishCancel       a cancel is open, and the step is applied (``already_new``), or undone (``rolled_back``)
 SwitchStable       the step is applied
 CancelRebalance    a node that the step brings in says that its replica can never follow it; or that node is not alive,
-                   and another target is planned: so that this one's turn comes
+                   or a node cannot get tablets that it must have, and another target is planned: so that this one's
+                   turn comes
 TriggerRebalance   something has changed where partitions belong, and some of them have not acted on it. In a highly
                    available zone that is also a node that is up again, or down
+MigrateTablets     tablets of zones are not where their partitions have them (``protocol.zone_tablets``)
 =================  ====================================================================================================
 
 Each candidate is tried with the rule that the fold will apply; only what would be accepted is proposed. A request names
@@ -45,6 +47,7 @@ from ringlog.kernel.commands.zones import SetDataNodes
 from ringlog.kernel.state import ClusterState, in_order
 from ringlog.kernel.values import Command, NodeId
 from ringlog.kernel.zones.change import partitions_of
+from ringlog.kernel.zones.data import awaits_step
 from ringlog.kernel.zones.distribution import is_alive, targets
 from ringlog.kernel.zones.model import HIGH_AVAILABILITY, Zone, ZonePartition, partition_key
 from ringlog.kernel.zones.queue import is_same
@@ -52,6 +55,7 @@ from ringlog.kernel.zones.rebalance import ALREADY_NEW, ROLLED_BACK
 from ringlog.kernel.zones.resets import AUTOMATIC, has_quorum, members
 from ringlog.protocol.coordinator_core import Proposal, Refusal, is_accepted, proposal_of
 from ringlog.protocol.zone_groups import COPY, Words, awaited, coming, failed, not_returned, session
+from ringlog.protocol.zone_tablets import SUBJECT, migrations, unfillable
 
 ROLE: Final = "rebalancer"
 ROUND_MAX: Final = 256
@@ -94,6 +98,8 @@ def _steps(known: RebalancerView) -> Iterator[tuple[str, Command]]:
         triggered = _triggered(state, zone)
         if triggered is not None and name not in changing:
             yield name, triggered
+    if (moves := migrations(state)) is not None:
+        yield SUBJECT, moves
 
 
 def _on_its_way(known: RebalancerView, partition: ZonePartition) -> Iterator[Command]:
@@ -101,17 +107,24 @@ def _on_its_way(known: RebalancerView, partition: ZonePartition) -> Iterator[Com
     name, number, revision = partition.zone, partition.number, partition.revisions.pending
     applied = not awaited(partition, known.words)
     if partition.cancel is not None:
-        if applied or not not_returned(partition, known.words):
-            yield FinishCancel(name, number, revision, ALREADY_NEW if applied else ROLLED_BACK)
-    elif applied:
+        if applied and awaits_step(known.state, partition) is None:
+            yield FinishCancel(name, number, revision, ALREADY_NEW)
+        elif not not_returned(partition, known.words):
+            yield FinishCancel(name, number, revision, ROLLED_BACK)
+    elif applied and awaits_step(known.state, partition) is None:
         step = partition.pending[0]
         yield SwitchStable(name, number, step.nodes, step.learners, partition.revisions)
     elif broken := failed(partition, known.words):
         why = f"the replica on {', '.join(_names(known.state, broken))} can never follow it"
         yield CancelRebalance(name, number, revision, why[:REASON_LENGTH_MAX])
-    elif partition.planned is not None and (dead := _dead(known.state, coming(partition))):
+    elif partition.planned is not None and (dead := _helpless(known.state, partition)):
         why = f"{', '.join(dead)} cannot come, and another target is planned"
         yield CancelRebalance(name, number, revision, why[:REASON_LENGTH_MAX])
+
+
+def _helpless(state: ClusterState, partition: ZonePartition) -> list[str]:
+    """The names of those whom the pending step waits for in vain."""
+    return sorted({*_dead(state, coming(partition)), *unfillable(state, partition)})
 
 
 def _dead(state: ClusterState, nodes: Iterable[NodeId]) -> list[str]:
@@ -175,7 +188,10 @@ def refusals(known: RebalancerView) -> Iterator[Refusal]:
                 continue
             waits = not_returned if partition.cancel is not None else awaited
             dead = _dead(known.state, frozenset(waits(partition, known.words)))
+            dead = sorted({*dead, *unfillable(known.state, partition)})
             if dead:
                 kind = FinishCancel if partition.cancel is not None else SwitchStable
                 subject = partition_key(partition.zone, partition.number)
-                yield Refusal(subject, kind.__name__, "gate_not_met", f"not alive: {', '.join(dead)}")
+                yield Refusal(
+                    subject, kind.__name__, "gate_not_met", f"cannot answer, or get tablets: {', '.join(dead)}"
+                )

@@ -1,4 +1,5 @@
 """Zones in all runs of a profile of their own, under the agent ``rebalancer``: replicas, partitions, data nodes change.
+In half of them a zone places a keyspace, whose registers are used while their tablets follow the partitions.
 
 Moves are cancelled in the midst, nodes join, sleep, are declared down, are lost; instances of the rebalancer stand
 still or die between any two of their requests and are taken over; words of nodes get lost or come late. All other
@@ -9,11 +10,18 @@ from __future__ import annotations
 
 from typing import Final
 
-from ringlog.kernel.values import Micros
+from ringlog.kernel.commands.keyspaces import CreateKeyspace
+from ringlog.kernel.commands.schema import CreateTable
+from ringlog.kernel.state import ClusterState, in_order
+from ringlog.kernel.values import CdcOptions, Command, Micros
+from ringlog.kernel.zones.model import STRONG
+from ringlog.operator.replication import in_zone
 from ringlog.protocol.rebalancer_core import ROLE
+from ringlog.runtime.draw import draw_uuid
 from ringlog.sim.chance import Chance
 from ringlog.sim.moments import HERE
 from ringlog.sim.scenarios import Befalling, Drawn, when
+from ringlog.sim.shape import COLUMNS
 from ringlog.sim.world import MS, SECOND
 
 PROFILE: Final = "zones"
@@ -28,6 +36,41 @@ KINDS: Final = (
     ("CreateZone", 1),
     ("DropZone", 1),
 )
+
+
+KEYSPACE: Final = "in_zone"
+PLACE: Final = "Place"
+PLACES: Final = 0.5
+"""How many of the runs have a keyspace that a zone places."""
+
+
+def placing(chance: Chance, applications: tuple[str, ...]) -> list[Drawn]:
+    """Nothing in a part of the runs; else a keyspace in a zone, tables, and registers that are used."""
+    if not chance.happens(PLACES):
+        return []
+    drawn: list[Drawn] = [(chance.between(0, 20) * MS, "zone", ("StrongZone",))]
+    drawn += [(chance.between(80 + 300 * number, 300 + 600 * number) * MS, "zone", (PLACE,)) for number in range(4)]
+    drawn += [(chance.between(900, 6_500) * MS, "zone", (chance.pick(["Shift", "AlterZone"]),)) for _ in range(4)]
+    for _ in range(chance.between(6, 14)):
+        at, register = chance.between(600, 7_000) * MS, chance.below(2)
+        for wish in ("write", "read", "read"):
+            who = applications[register] if wish == "write" else chance.pick(applications)
+            drawn.append((at, "register", (who, register, f"{wish}-{chance.pick(['QUORUM', 'QUORUM', 'ALL'])}")))
+            at += chance.between(0, 400) * MS
+    return drawn
+
+
+def placed(state: ClusterState, chance: Chance) -> list[Command]:
+    """A keyspace in some zone, unless there is one, and a table in it; nothing without a zone that may place it."""
+    able = [zone.name for _, zone in in_order(state.zones) if zone.mode == STRONG]
+    have = state.keyspaces.get(KEYSPACE)
+    if have is None and not able:
+        return []
+    made = [] if have is not None else [CreateKeyspace(KEYSPACE, in_zone(chance.pick(able)))]
+    table = CreateTable(
+        KEYSPACE, chance.pick(["t", "t", "u"]), draw_uuid(chance), COLUMNS, ("k",), ("c",), CdcOptions()
+    )
+    return [*made, table]
 
 
 def rebalancing(chance: Chance, nodes: list[str], agents: tuple[str, ...]) -> list[Drawn]:

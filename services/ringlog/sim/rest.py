@@ -10,6 +10,7 @@ from ringlog.kernel.operations.stages import REQUESTED
 from ringlog.kernel.state import ClusterState, Operation, in_order
 from ringlog.kernel.tablets.stages import nodes_of
 from ringlog.kernel.tablets.track import is_draining, transitions
+from ringlog.kernel.zones.data import elsewhere, goal_of, holders, takers
 from ringlog.kernel.zones.distribution import is_alive
 from ringlog.kernel.zones.model import HIGH_AVAILABILITY, ZonePartition
 from ringlog.kernel.zones.resets import has_quorum
@@ -57,7 +58,7 @@ def unended_zones(state: ClusterState, nodes: Mapping[str, SimNode]) -> list[str
     runs = {node for node in runs if state.nodes[node].state != "left"}
     found = []
     for key, one in in_order(state.zone_partitions):
-        if one.pending and _may_go_on(one, runs):
+        if one.pending and _may_go_on(one, runs) and _data_may_go_on(state, one, runs):
             found.append(f"partition {key} is on its way to {one.pending[0].nodes}")
         if state.zones[one.zone].mode == HIGH_AVAILABILITY and one.reached is not None:
             alive = [node for node in one.reached.nodes if is_alive(state, node)]
@@ -66,6 +67,17 @@ def unended_zones(state: ClusterState, nodes: Mapping[str, SimNode]) -> list[str
             if lost and alive and runs.issuperset(alive):
                 found.append(f"partition {key} has lost its majority, and {alive} are alive")
     return found
+
+
+def _data_may_go_on(state: ClusterState, one: ZonePartition, runs: set[str]) -> bool:
+    """True if nobody has, or is to have, a tablet of the partition who is lost, or cannot get one."""
+    goal, able = goal_of(one), takers(state)
+    for _, tablet in elsewhere(state, one, goal):
+        to = () if tablet.transition is None else tablet.transition.next
+        lacking = goal.must - holders(tablet)
+        if not (runs.issuperset({*goal.must, *nodes_of((*tablet.replicas, *to))}) and lacking <= able):
+            return False
+    return True
 
 
 def _may_go_on(one: ZonePartition, runs: set[str]) -> bool:

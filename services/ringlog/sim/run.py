@@ -52,7 +52,7 @@ from ringlog.sim.actors.validator import ValidatorWorker
 from ringlog.sim.broker import ACKS, CHANGES, LOAD
 from ringlog.sim.chance import Chance
 from ringlog.sim.families import CHECKS
-from ringlog.sim.families.zones import DRAWN
+from ringlog.sim.families.zones import DRAWN, PLACING
 from ringlog.sim.faults import Faults
 from ringlog.sim.imaging import changes
 from ringlog.sim.memo import cached_change
@@ -68,6 +68,7 @@ from ringlog.sim.prefix import (
     spread_commands,
     tokens_of,
 )
+from ringlog.sim.rebalancing import PLACE, placed
 from ringlog.sim.replica import SimAuthor, SimReplica, Step, draw_of
 from ringlog.sim.rest import helpless, unended_tablets, unended_zones, waits_for_lost, waits_for_tablets
 from ringlog.sim.script import (
@@ -318,9 +319,10 @@ class Run:
 
     def _ask_of_zones(self, number: int, kind: str) -> None:
         """Somebody asks for something that is about zones, as they are now."""
-        draw = DRAWN[kind]
-        command = draw(self.sim.log.state, Chance(self.world.seed, f"zones/{number}/{self.world.now}"))
-        if command is not None:
+        chance = Chance(self.world.seed, f"zones/{number}/{self.world.now}")
+        if kind == PLACE:
+            self.operator.images(placed(self.sim.log.state, chance))
+        elif (command := {**DRAWN, **PLACING}[kind](self.sim.log.state, chance)) is not None:
             self.operator.images([command])
 
     def _act_on_tablets(self, action: Action) -> None:

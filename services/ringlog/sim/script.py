@@ -29,7 +29,7 @@ from ringlog.sim.moving_tablets import moving_tablets, with_log
 from ringlog.sim.rarities import rarity
 from ringlog.sim.rebalancing import LASTS as REBALANCES
 from ringlog.sim.rebalancing import PROFILE as ZONES
-from ringlog.sim.rebalancing import rebalancing
+from ringlog.sim.rebalancing import placing, rebalancing
 from ringlog.sim.respelling import LASTS as RESPELLING_LASTS
 from ringlog.sim.respelling import PROFILE as RESPELLING
 from ringlog.sim.respelling import SHARE as RESPELLS
@@ -199,6 +199,7 @@ def _besides(seed: int, profile: Profile, founded: int, readers: list[str]) -> t
         return truncations, ends
     if profile.name == ZONES:
         moves = rebalancing(Chance(seed, "zones"), [name for name in readers if name.startswith("n")], AGENT_HOSTS)
+        moves += placing(Chance(seed, "placing"), APPLICATIONS)
         return [Action(FIRST_OF_ZONES + n, *one) for n, one in enumerate(moves)], REBALANCES
     if profile.name == KEEPING:
         kept = keeping(Chance(seed, "rows"), [name for name in readers if name.startswith("n")])

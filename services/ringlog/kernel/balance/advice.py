@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final
 
-from ringlog.kernel.balance.copies import copies
+from ringlog.kernel.balance.copies import balanced, copies
 from ringlog.kernel.balance.model import BYTES, NOWHERE, BalancePicture, BalancePlan, MeasuredLoads, Migration
 from ringlog.kernel.balance.plan import make_plan
 from ringlog.kernel.balance.reports import ReportBasis
@@ -104,9 +104,9 @@ def advise(
 
 
 def picture_in(state: ClusterState, measured: Mapping[NodeId, MeasuredLoads]) -> BalancePicture:
-    """The planner's input: all tables in tablets, with those that share them."""
+    """The planner's input: all tables in tablets, with those that share them; what zones place is theirs."""
     busy = NODE_REQUEST if may_begin(state) is not None else ""
-    return picture_of(state, [tablets for _, tablets in in_order(state.tablets)], measured, sharing(state), busy)
+    return picture_of(state, [tablets for _, tablets in balanced(state)], measured, sharing(state), busy)
 
 
 def asked(row: Migration) -> TabletMigration:
@@ -138,7 +138,7 @@ def known_in(state: ClusterState) -> ReportBasis:
 
 def resizings(state: ClusterState, picture: BalancePicture) -> tuple[Resizing, ...]:
     """Tables whose number of tablets should become another."""
-    sized = [_sized(state, picture, tablets) for _, tablets in in_order(state.tablets)]
+    sized = [_sized(state, picture, tablets) for _, tablets in balanced(state)]
     return decide_resizes(sized, picture.hosts, limits_of(state))
 
 

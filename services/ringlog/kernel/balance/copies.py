@@ -24,16 +24,22 @@ from ringlog.kernel.tablets.groups import is_dead
 from ringlog.kernel.tablets.map import Tablet, TabletMap
 from ringlog.kernel.tablets.track import replication_of, targets
 from ringlog.kernel.values import DatacenterReplication, Replication
+from ringlog.kernel.zones.data import in_zone
 
 ANYWHERE: Final = ""
 """The datacenter of a replication that names none."""
+
+
+def balanced(state: ClusterState) -> Iterator[tuple[str, TabletMap]]:
+    """The tablets that the balancer moves, by table: those of zones go where their partitions do."""
+    return ((name, tablets) for name, tablets in in_order(state.tablets) if not in_zone(state, name))
 
 
 def copies(state: ClusterState) -> Iterator[Migration]:
     """The next change of each tablet that does not fit its replication, by table and tablet."""
     unfit = [
         tablets
-        for name, tablets in in_order(state.tablets)
+        for name, tablets in balanced(state)
         if not _fits(state, tablets, _wants(replication_of(state, name))) and pause_of(state, BALANCING, name) is None
     ]
     if not unfit:

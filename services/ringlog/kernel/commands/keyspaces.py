@@ -5,7 +5,8 @@ own, which a plan in flight would not know; dropping the last user of a setting 
 flight may hold. Both wait until nothing is in flight.
 
 An alteration that moves no data is done at once; one that does is an operation, alone in flight. That of a keyspace in
-tablets is done at once, too: what it asks for is where its tablets are moved to, one replica at a time.
+tablets is done at once, too: what it asks for is where its tablets are moved to, one replica at a time. That of a
+keyspace that is placed by a zone is none: the zone is altered instead.
 """
 
 from __future__ import annotations
@@ -26,10 +27,12 @@ from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.outcome import Accepted, Decision, EntryContext, Rejected
 from ringlog.kernel.ownership.placements import new_placement
 from ringlog.kernel.ownership.strategies import (
+    IN_TABLETS,
     NETWORK,
     SIMPLE,
     STRATEGIES,
     TABLETS,
+    ZONE,
     census_of,
     impossible,
     replication_key,
@@ -37,12 +40,15 @@ from ringlog.kernel.ownership.strategies import (
 from ringlog.kernel.state import ClusterState, Keyspace, Placement, Plan, advance, in_order
 from ringlog.kernel.tablets.allocation import unplaceable
 from ringlog.kernel.values import Command, Replication, is_identifier, is_name
+from ringlog.kernel.zones.data import unplaced
+from ringlog.kernel.zones.model import STRONG
 
 CODES: Final = {
-    "conversion_impossible": "What is placed by the token ring is never moved into tablets, nor back.",
+    "conversion_impossible": "What is placed by the ring, in tablets or by a zone stays there, and in its zone.",
     "keyspace_exists": "A keyspace of this name exists.",
     "keyspace_not_empty": "The keyspace has tables, user types, functions or aggregates.",
     "replication_impossible": "There are not enough normal nodes, or not in the racks, for the replicas asked for.",
+    "strong_only": "Only a zone in mode strong places keyspaces: a reset of its partitions would lose rows unseen.",
     "unknown_keyspace": "No such keyspace.",
     "unknown_strategy": "This release does not know the replication strategy.",
 }
@@ -76,7 +82,7 @@ def decide_create_keyspace(state: ClusterState, command: CreateKeyspace, context
         return refused
     key = replication_key(replication)
     placements = state.placements
-    if key not in placements and replication.strategy != TABLETS:
+    if key not in placements and replication.strategy not in IN_TABLETS:
         if flying := _flying(state):
             return Rejected("operations_in_flight", f"replication: {key} is a new setting while in flight: {flying}")
         placements = placements.set(key, new_placement(replication, state.token_owners, state.nodes, context.epoch))
@@ -110,7 +116,7 @@ def decide_alter_keyspace(state: ClusterState, command: AlterKeyspace, context: 
         return Rejected("bad_field", f"replication: {command.name} has {new} already")
     if (refused := _impossible(state, replication)) is not None:
         return refused
-    if TABLETS in (keyspace.replication.strategy, replication.strategy):
+    if {keyspace.replication.strategy, replication.strategy}.intersection(IN_TABLETS):
         return _alter_tablets(state, keyspace, replication, context)
     if flying := _flying(state):
         return Rejected("operations_in_flight", f"replication: {new} is a new setting while in flight: {flying}")
@@ -127,7 +133,7 @@ def _alter_tablets(
     state: ClusterState, keyspace: Keyspace, replication: Replication, context: EntryContext
 ) -> Decision:
     """The setting is another one at once; the balancer has tablets follow it, one replica at a time."""
-    if keyspace.replication.strategy != replication.strategy:
+    if keyspace.replication.strategy != replication.strategy or replication.strategy == ZONE:
         why = f"{keyspace.name} has {keyspace.replication.strategy}: make another keyspace and copy its tables"
         return Rejected("conversion_impossible", f"replication.strategy: {why}")
     altered = replace(keyspace, replication=replication, version=context.state_id)
@@ -189,14 +195,17 @@ def _flying(state: ClusterState) -> str:
 
 def _bad_replication(replication: Replication) -> Rejected | None:
     """The rules of the setting itself."""
-    if replication.strategy not in (*STRATEGIES, TABLETS):
-        known = ", ".join((*STRATEGIES, TABLETS))
+    if replication.strategy not in (*STRATEGIES, *IN_TABLETS):
+        known = ", ".join((*STRATEGIES, *IN_TABLETS))
         detail = f"replication.strategy: {replication.strategy!r} is not known; known are {known}"
         return Rejected("unknown_strategy", detail)
     if replication.strategy == NETWORK or (replication.strategy == TABLETS and replication.datacenters):
         return _bad_datacenters(replication)
+    placed = replication.strategy == ZONE
     least, most = (1, FACTOR_MAX) if replication.strategy in (SIMPLE, TABLETS) else (0, 0)
     return broken_field(
+        (is_identifier(replication.zone) or not placed, "replication.zone", IDENTIFIER_RULE),
+        (placed or not replication.zone, "replication.zone", "is for the strategy zone"),
         (least <= replication.factor <= most, "replication.factor", f"must be between {least} and {most}"),
         (replication.datacenters == (), "replication.datacenters", "are for the strategy network"),
     )
@@ -233,6 +242,8 @@ def _bad_datacenters(replication: Replication) -> Rejected | None:
 
 def _impossible(state: ClusterState, replication: Replication) -> Rejected | None:
     """Why the nodes that own tokens, or may have tablets, cannot hold the replicas."""
+    if replication.strategy == ZONE:
+        return _unplaced(state, replication)
     if replication.strategy == TABLETS:
         why = unplaceable(state, replication)
     else:
@@ -241,3 +252,14 @@ def _impossible(state: ClusterState, replication: Replication) -> Rejected | Non
         return None
     field = "replication.datacenters" if replication.datacenters else "replication.factor"
     return Rejected("replication_impossible", f"{field}: {why}")
+
+
+def _unplaced(state: ClusterState, replication: Replication) -> Rejected | None:
+    """Why a zone cannot place a keyspace."""
+    zone = state.zones.get(replication.zone)
+    if zone is None:
+        return Rejected("unknown_zone", f"replication.zone: there is no zone {replication.zone}")
+    if zone.mode != STRONG:
+        return Rejected("strong_only", f"replication.zone: {zone.name} is {zone.mode}")
+    why = unplaced(state, zone)
+    return Rejected("replication_impossible", f"replication.zone: {why}") if why else None

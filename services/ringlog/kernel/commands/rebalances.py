@@ -10,6 +10,9 @@ repeated request is refused by that, or changes nothing.
 
 At most ``zone_moves_max`` partitions of all zones have something pending at once: a trigger leaves the others as they
 are, its cause unseen, so that the same trigger, sent again, reaches them later.
+
+Where a zone places keyspaces, a step counts as applied, and a cancel as done, only when the tablets of the partition
+are where they belong (``zones.data``); no partition is reset there, since nobody could say which rows that loses.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from ringlog.kernel.settings import setting
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Command
 from ringlog.kernel.zones.change import partitions_of, with_partitions, zone_named
+from ringlog.kernel.zones.data import awaits_return, awaits_step, keyspaces_in
 from ringlog.kernel.zones.distribution import is_alive, targets
 from ringlog.kernel.zones.model import (
     HIGH_AVAILABILITY,
@@ -36,6 +40,7 @@ from ringlog.kernel.zones.model import (
 )
 from ringlog.kernel.zones.queue import is_same
 from ringlog.kernel.zones.rebalance import (
+    ALREADY_NEW,
     RESULTS,
     cancel_finished,
     cancelled,
@@ -48,6 +53,7 @@ from ringlog.kernel.zones.resets import AUTOMATIC, RESET_MODES, members, reset
 
 CODES: Final = {
     "already_pending": "The partition is on its way: wait, or cancel that first.",
+    "awaits_data": "Tablets of the partition are not yet on the nodes of the step, or not back.",
     "moves_limit": "As many partitions of zones are on their way as may be.",
     "no_cancel": "No cancel of that revision is open.",
     "not_high_availability": "Only a zone in mode high_availability resets partitions by itself.",
@@ -133,6 +139,8 @@ def decide_switch_stable(state: ClusterState, command: SwitchStable, context: En
         return Rejected("outdated_revision", f"revisions: {', '.join(keys)} of {zone.name}/{partition.number} changed")
     if not is_same(applied, partition.pending[0]):
         return Rejected("not_pending", f"applied: is not the next step of {zone.name}/{partition.number}")
+    if (early := awaits_step(state, partition)) is not None:
+        return early
     after = switched(partition, _calculated(state, zone, partition), context.epoch)
     return with_partitions(state, context, zone, [after])
 
@@ -190,6 +198,9 @@ def decide_finish_cancel(state: ClusterState, command: FinishCancel, context: En
     zone, partition = found
     if partition.cancel is None or partition.cancel.revision != command.pending_revision:
         return Rejected("no_cancel", f"pending_revision: no cancel of {command.pending_revision} is open")
+    early = (awaits_step if command.result == ALREADY_NEW else awaits_return)(state, partition)
+    if early is not None:
+        return early
     calculated = _calculated(state, zone, partition)
     after = cancel_finished(partition, command.result, calculated, context.epoch)
     return with_partitions(state, context, zone, [after])
@@ -259,6 +270,9 @@ def decide_reset_partitions(state: ClusterState, command: ResetPartitions, conte
     if isinstance(found, Rejected):
         return found
     zone, partitions = found
+    if used := keyspaces_in(state, zone.name):
+        why = f"{zone.name} places keyspace {used[0]}, whose rows a reset would lose unseen: bring nodes back"
+        return Rejected("zone_in_use", f"zone: {why}")
     if command.mode == AUTOMATIC and zone.mode != HIGH_AVAILABILITY:
         return Rejected("not_high_availability", f"mode: {zone.name} is {zone.mode}")
     logs: dict[int, dict[str, int]] = {}

@@ -27,8 +27,10 @@ from ringlog.kernel.state import ClusterState, advance
 from ringlog.kernel.tablets.map import Resize, TabletMap, with_resize
 from ringlog.kernel.tablets.resize import apart, merge, split
 from ringlog.kernel.values import Before, Command, NodeId, StreamReport, Witness
+from ringlog.kernel.zones.data import in_zone, zone_of
 
 CODES: Final = {
+    "cut_by_zone": "The table has a tablet for each partition of its zone, neither more nor fewer.",
     "no_resize": "The table is not being resized by a decision of this number.",
     "not_ready": "Not every replica is ready for the resize, or siblings are apart.",
     "resize_bounds": "The table would have more or fewer tablets than it may.",
@@ -54,6 +56,9 @@ def decide_decide_resize(state: ClusterState, command: DecideResize, context: En
     tablets = _found(state, command.table)
     if isinstance(tablets, Rejected):
         return tablets
+    if in_zone(state, command.table):
+        why = f"has a tablet for each partition of zone {zone_of(state, command.table)}"
+        return Rejected("cut_by_zone", f"table: {command.table} {why}")
     if command.decision not in (SPLIT, MERGE, NONE):
         return Rejected("bad_field", f"decision: {command.decision!r} is none of split, merge, none")
     if command.sequence != tablets.sequence + 1:

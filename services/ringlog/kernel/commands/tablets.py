@@ -15,6 +15,9 @@ writes in them and where they lead to are rows of ``tablets.stages``; the gates 
   repair               neither
   ===================  =======================================================================================
 
+  A tablet of a zone moves from nodes that its partition leaves to those that it goes to (``zones.data``), whatever
+  their racks; one replica more, or fewer, as the partition has it.
+
 - **AdvanceTablets** moves tablets one stage on, or settles them. The witnesses of the entry are those of each tablet.
 - **RevertTablets** turns tablets back, as far as the stages allow: from ``write_both_read_new`` only where more of the
   next replicas are dead than of those before, and never within a node.
@@ -56,6 +59,7 @@ CODES: Final = {
     "not_a_replica": "The shard has no replica of the tablet.",
     "not_in_transition": "The tablet is in no transition.",
     "other_datacenter": "A replica of a tablet stays in its datacenter.",
+    "outside_of_partition": "The partition of the tablet's zone does not go to that node, or does not leave it.",
     "plan_outdated": "Another instance of the balancer acts by now.",
     "rack_full": "The rack would have more of the tablet's replicas than the one it comes from.",
     "rack_pinned": "The replication names the rack of each replica.",

@@ -20,6 +20,7 @@ from ringlog.kernel.outcome import Accepted, Decision, EntryContext, Rejected
 from ringlog.kernel.state import ClusterState, advance
 from ringlog.kernel.values import Command, is_identifier, is_name
 from ringlog.kernel.zones.change import new_partition, partitions_of, with_partitions, zone_named
+from ringlog.kernel.zones.data import keyspaces_in
 from ringlog.kernel.zones.distribution import default_quorum, quorum_bounds, targets
 from ringlog.kernel.zones.filter import broken_filter
 from ringlog.kernel.zones.model import (
@@ -38,9 +39,11 @@ CODES: Final = {
     "no_data_nodes": "The zone would have no data nodes: its filter matches nobody.",
     "outdated_cause": "A change that is not older than this one was acted on already.",
     "profile_missing": "A data node lacks a storage profile of its zone: it does not have that feature.",
+    "partitions_fixed": "The zone places keyspaces: with another number of partitions rows would move between them.",
     "too_few_data_nodes": "The zone has fewer data nodes than replicas.",
     "unknown_zone": "No such zone.",
     "zone_exists": "A zone of this name exists.",
+    "zone_in_use": "The zone places keyspaces, which need it.",
 }
 
 COPIES_MAX: Final = 100_000
@@ -140,6 +143,8 @@ def decide_alter_zone(state: ClusterState, command: AlterZone, context: EntryCon
         zone = replace(zone, quorum=min(max(zone.quorum, least), most))
     if (refused := _broken_zone(zone)) is not None:
         return refused
+    if (refused := _used(state, before, zone)) is not None:
+        return refused
     if command.nodes is not None and (refused := _unfit_nodes(state, zone)) is not None:
         return refused
     if (command.nodes is not None or command.replicas is not None) and (refused := _too_few(zone)) is not None:
@@ -162,10 +167,12 @@ class DropZone(Command):
 
 
 def decide_drop_zone(state: ClusterState, command: DropZone, context: EntryContext) -> Decision:
-    """Whatever its partitions are doing."""
+    """Whatever its partitions are doing, if it places no keyspace."""
     zone = zone_named(state, command.zone)
     if isinstance(zone, Rejected):
         return zone
+    if used := keyspaces_in(state, zone.name):
+        return Rejected("zone_in_use", f"zone: {zone.name} places {len(used)} keyspaces, the first is {used[0]}")
     left = state.zone_partitions.mutate()
     for number in range(zone.partitions):
         del left[partition_key(zone.name, number)]
@@ -234,6 +241,18 @@ def _broken_zone(zone: Zone) -> Rejected | None:
             "too_large", f"partitions: with {zone.replicas} replicas are {copies:,}, at most {COPIES_MAX:,}"
         )
     return None
+
+
+def _used(state: ClusterState, before: Zone, zone: Zone) -> Rejected | None:
+    """What a zone that places keyspaces cannot have otherwise. Rows are in partitions by their tokens: with another
+    number of these nearly all of them would belong to another one.
+    """
+    if (before.partitions, before.mode) == (zone.partitions, zone.mode) or not (used := keyspaces_in(state, zone.name)):
+        return None
+    if before.partitions != zone.partitions:
+        why = "its rows would move between partitions; make another zone and copy its tables"
+        return Rejected("partitions_fixed", f"partitions: {zone.name} places keyspace {used[0]}: {why}")
+    return Rejected("strong_only", f"mode: {zone.name} places keyspace {used[0]}: a reset would lose its rows unseen")
 
 
 def _unfit_nodes(state: ClusterState, zone: Zone) -> Rejected | None:

@@ -1,4 +1,6 @@
-"""Zones: their partitions are there, a plan has something before it, a cancel is of what is pending."""
+"""Zones: their partitions are there, a plan has something before it, a cancel is of what is pending; their tablets are
+on the nodes of their partitions.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +9,18 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from ringlog.kernel.invariants.shape import Details, invariant, news
+from ringlog.kernel.ownership.strategies import ZONE
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.zones.distribution import quorum_bounds
-from ringlog.kernel.zones.model import MODES, PARTITIONS_MAX, REPLICAS_MAX, ZonePartition, ZoneStep, partition_key
+from ringlog.kernel.zones.model import (
+    MODES,
+    PARTITIONS_MAX,
+    REPLICAS_MAX,
+    STRONG,
+    ZonePartition,
+    ZoneStep,
+    partition_key,
+)
 from ringlog.kernel.zones.queue import STEPS_MAX, is_same
 from ringlog.kernel.zones.rebalance import CHAIN_MAX
 
@@ -115,4 +126,61 @@ def zone_revisions(state: ClusterState, known: ClusterState) -> Details:
             yield f"{key}: a key that nobody has written"
 
 
-INVARIANTS = (zone_parts, zone_values, zone_steps, zone_plans, zone_roles, zone_revisions)
+@invariant(
+    "a keyspace that a zone places names a zone in mode strong, each map of its tables has a tablet for each partition",
+    "keyspaces",
+    "zones",
+    "tablets",
+)
+def zone_keyspaces(state: ClusterState, known: ClusterState) -> Details:  # noqa: ARG001
+    """Keyspaces and maps against zones."""
+    placed = {}
+    for name, keyspace in sorted(state.keyspaces.items()):
+        zone = state.zones.get(keyspace.replication.zone)
+        if (keyspace.replication.strategy == ZONE) != bool(keyspace.replication.zone):
+            yield f"{name} has {keyspace.replication}"
+        elif keyspace.replication.strategy == ZONE and (zone is None or zone.mode != STRONG):
+            yield f"{name} is placed by {keyspace.replication.zone}, which is {zone and zone.mode}"
+        elif zone is not None:
+            placed[name] = zone
+    for name, tablets in sorted(state.tablets.items()) if placed else ():
+        cutter = placed.get(state.tables[name].keyspace)
+        if cutter is not None and (tablets.count != cutter.partitions or tablets.resize is not None):
+            yield f"{name} has {tablets.count} tablets, {cutter.name} has {cutter.partitions} partitions"
+
+
+@invariant(
+    "a tablet of a zone has its replicas, and is to have them, on nodes that its partition has, or goes to",
+    "tablets",
+    "zone_partitions",
+)
+def zone_tablets(state: ClusterState, known: ClusterState) -> Details:
+    """Tablets against the configurations of their partitions, where one of both is new."""
+    placed = {name: one.replication.zone for name, one in state.keyspaces.items() if one.replication.zone}
+    for name, tablets in sorted(state.tablets.items()) if placed else ():
+        zone = placed.get(state.tables[name].keyspace, "")
+        before = known.tablets.get(name)
+        for number in range(tablets.count) if zone else ():
+            key = partition_key(zone, number)
+            partition = state.zone_partitions[key]
+            if before is tablets and known.zone_partitions.get(key) is partition:
+                continue
+            steps = (partition.reached, *partition.pending)
+            there = {node for step in steps if step is not None for node in step.nodes}
+            tablet = tablets.tablet(number)
+            to = () if tablet.transition is None else tablet.transition.next
+            outside = {one.node for one in (*tablet.replicas, *to)} - there
+            if outside:
+                yield f"{name}/{number} is on {sorted(outside)}, {key} is not"
+
+
+INVARIANTS = (
+    zone_parts,
+    zone_values,
+    zone_steps,
+    zone_plans,
+    zone_roles,
+    zone_revisions,
+    zone_keyspaces,
+    zone_tablets,
+)

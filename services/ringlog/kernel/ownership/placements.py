@@ -19,7 +19,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from ringlog.kernel.ownership.strategies import ENTIRE, TABLETS, ends_of, natural, ring_of
+from ringlog.kernel.ownership.strategies import ENTIRE, IN_TABLETS, ends_of, natural, ring_of
 from ringlog.kernel.ownership.strategies import replication_key as replication_key
 from ringlog.kernel.ring.ranges import Range, index_at, ranges_between
 from ringlog.kernel.state import ClusterState, Keyspace, Node, Placement, RangeGroup, Replica
@@ -34,7 +34,7 @@ def placement_key(keyspace: Keyspace) -> str:
 def replications_in_use(state: ClusterState) -> tuple[tuple[str, Replication], ...]:
     """(key, setting) of every setting of the token ring that a keyspace uses, by key."""
     settings = [keyspace.replication for keyspace in state.keyspaces.values()]
-    used = {replication_key(setting): setting for setting in settings if setting.strategy != TABLETS}
+    used = {replication_key(setting): setting for setting in settings if setting.strategy not in IN_TABLETS}
     return tuple(sorted(used.items(), key=lambda item: item[0]))
 
 

@@ -33,6 +33,12 @@ STRATEGIES: Final = (SIMPLE, NETWORK, ENTIRE)
 TABLETS: Final = "tablets"
 """Tables have maps of their own (``kernel.tablets``); of the ring they use nothing."""
 
+ZONE: Final = "zone"
+"""So they have here: a tablet for each partition of a zone, on the nodes that have the partition."""
+
+IN_TABLETS: Final = (TABLETS, ZONE)
+"""Strategies of keyspaces whose tables have maps of their own."""
+
 ENTIRE_END: Token = TOKEN_MAX
 """The end of the one range of an entire placement."""
 
@@ -109,6 +115,8 @@ def replication_key(replication: Replication) -> str:
             return f"{replication.strategy}:{','.join(parts)}"
         case "entire":
             return ENTIRE
+        case "zone":
+            return f"{ZONE}:{replication.zone}"
         case _:
             return f"{replication.strategy}:{replication.factor}"
 

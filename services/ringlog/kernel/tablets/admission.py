@@ -29,6 +29,7 @@ from ringlog.kernel.tablets.stages import (
 )
 from ringlog.kernel.tablets.track import drained_by, replication_of, targets, transitions
 from ringlog.kernel.values import NodeId, Replication
+from ringlog.kernel.zones.data import in_zone, partition_of, refused_by_zone
 
 Place = tuple[NodeId, int]
 """A shard of a node."""
@@ -44,11 +45,16 @@ def refused_migration(
     moved = Tablet(tablet.index, tablet.start, tablet.end, tablet.replicas, tablet.changed, step)
     source, target = leaving(moved), pending(moved)
     refused = _bad_shape(state, step.kind, source, target)
-    if refused is None and target is not None and step.kind != INTRANODE.name:
+    placed = in_zone(state, tablets.table)
+    if refused is None and placed and step.kind not in (INTRANODE.name, REPAIR.name):
+        partition = partition_of(state, tablets.table, tablet.index)
+        ends = (None if one is None else one.node for one in (source, target))
+        refused = refused_by_zone(state, partition, tablet, *ends)
+    if refused is None and not placed and target is not None and step.kind != INTRANODE.name:
         refused = _bad_place(state, tablets, tablet, source, target)
     if refused is None and step.kind not in (MIGRATION.name, INTRANODE.name):
         refused = _unknowing(state, tablet)
-    if refused is None and (source is None) != (target is None):
+    if refused is None and not placed and (source is None) != (target is None):
         refused = _unwanted(state, tablets, tablet, source or target, 1 if target is not None else -1)
     return refused or running.add(state, moved)
 

@@ -3,6 +3,8 @@
 The first number of tablets is what the table asks for, else the greatest of: its hint for the least, its expected data
 in tablets of 5 GiB, and ``tablets_initial_scale`` replicas for each shard; rounded up to a power of two, within its
 hint for the most and the bound of the settings.
+
+In a keyspace that is placed by a zone it has a tablet for each partition of the zone.
 """
 
 from __future__ import annotations
@@ -13,12 +15,13 @@ from typing import Final
 from immutables import Map
 
 from ringlog.kernel.outcome import Rejected
-from ringlog.kernel.ownership.strategies import TABLETS
+from ringlog.kernel.ownership.strategies import IN_TABLETS, ZONE
 from ringlog.kernel.settings import setting
 from ringlog.kernel.state import ClusterState, Table, in_order
-from ringlog.kernel.tablets.allocation import allocated, eligible, unplaceable
-from ringlog.kernel.tablets.map import TabletMap
+from ringlog.kernel.tablets.allocation import allocated, eligible, held, unplaceable
+from ringlog.kernel.tablets.map import TabletMap, new_map, uniform_ends
 from ringlog.kernel.values import Epoch, Replication, TabletOptions
+from ringlog.kernel.zones.data import first_replicas, unplaced
 
 TARGET_BYTES: Final = 5 * 2**30
 BYTES_MAX: Final = 2**62
@@ -30,7 +33,7 @@ Cut = tuple[Table, Map[str, TabletMap]]
 def cut_table(state: ClusterState, table: Table, options: TabletOptions | None, epoch: Epoch) -> Cut | Rejected:
     """The table as its keyspace has it, and the maps with its own, if it gets one."""
     replication = state.keyspaces[table.keyspace].replication
-    if replication.strategy != TABLETS:
+    if replication.strategy not in IN_TABLETS:
         if options is not None:
             return Rejected("bad_tablets", f"tablets: {_in_ring(table, replication)}")
         return table, state.tablets
@@ -41,10 +44,29 @@ def cut_table(state: ClusterState, table: Table, options: TabletOptions | None, 
     if options.base:
         wrong = _bad_base(state, table, options)
         return wrong if wrong is not None else (cut, state.tablets)
+    if replication.strategy == ZONE:
+        found = _as_its_zone(state, table, options, epoch)
+        return found if isinstance(found, Rejected) else (cut, state.tablets.set(table.full_name, found))
     if why := unplaceable(state, replication):
         return Rejected("replication_impossible", f"keyspace: {why}")
     count = options.count if options.count is not None else default_count(state, options, replication)
     return cut, state.tablets.set(table.full_name, allocated(table.full_name, count, replication, state, epoch))
+
+
+def _as_its_zone(state: ClusterState, table: Table, options: TabletOptions, epoch: Epoch) -> TabletMap | Rejected:
+    """A tablet for each partition of the zone, of equal length, where the partition is."""
+    zone = state.zones[state.keyspaces[table.keyspace].replication.zone]
+    if options != TabletOptions():
+        return Rejected("bad_tablets", f"tablets: zone {zone.name} says how {table.full_name} is cut: give none")
+    most = setting(state, "tablets_per_table_max")
+    if zone.partitions > most:
+        return Rejected(
+            "bad_tablets", f"tablets: zone {zone.name} has {zone.partitions:,} partitions, at most {most:,}"
+        )
+    if why := unplaced(state, zone):
+        return Rejected("replication_impossible", f"keyspace: {why}")
+    groups = first_replicas(state, zone, held(state.tablets.values()), epoch)
+    return new_map(table.full_name, uniform_ends(zone.partitions), groups, epoch)
 
 
 def _in_ring(table: Table, replication: Replication) -> str:
@@ -56,6 +78,8 @@ def rehinted(state: ClusterState, table: Table, options: TabletOptions) -> Table
     """The table with other hints; what it was cut into, and with whom, stays."""
     if table.tablets is None:
         return Rejected("bad_tablets", f"tablets: {_in_ring(table, state.keyspaces[table.keyspace].replication)}")
+    if state.keyspaces[table.keyspace].replication.strategy == ZONE and options != TabletOptions():
+        return Rejected("bad_tablets", f"tablets: its zone says how {table.full_name} is cut")
     if options.count is not None or options.base:
         return Rejected("bad_tablets", "tablets: count and base are those of the creation; split or merge instead")
     if (wrong := broken_options(state, options)) is not None:

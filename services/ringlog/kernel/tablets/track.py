@@ -10,13 +10,13 @@ Source: seeds/000, "Load balancing"; ScyllaDB's ``paused_requests``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from ringlog.kernel.operations.gates import parting
 from ringlog.kernel.operations.kinds import kind_of
 from ringlog.kernel.operations.stages import REQUESTED, in_flight
 from ringlog.kernel.outcome import Rejected
-from ringlog.kernel.ownership.strategies import impossible
+from ringlog.kernel.ownership.strategies import ZONE, impossible
 from ringlog.kernel.service import holds_place
 from ringlog.kernel.state import ClusterState, Node, Operation, in_order
 from ringlog.kernel.tablets.allocation import census, eligible
@@ -101,11 +101,18 @@ def undrainable(state: ClusterState, node: NodeId, instead: NodeId = "") -> Reje
     known = census(left)
     for table in tables_on(state, node):
         replication = replication_of(state, table)
-        if why := impossible(replication, known):
+        placed = replication.strategy == ZONE
+        why = _no_other(state, replication.zone, left) if placed else impossible(replication, known)
+        if why:
             where = state.nodes[node]
             text = f"tablets of {table} on {where.name} (rack {where.rack} of {where.datacenter}) have no other place"
             return Rejected("drain_impossible", f"node: {text}: {why}")
     return None
+
+
+def _no_other(state: ClusterState, zone: str, left: Mapping[NodeId, Node]) -> str:
+    """Why the data of a zone have no place on these nodes; empty if they have."""
+    return "" if any(node in left for node in state.zones[zone].nodes) else f"zone {zone} has no other data node"
 
 
 def replication_of(state: ClusterState, table: str) -> Replication:

@@ -1,7 +1,8 @@
 """What a node says of the partitions of zones that it is a member of; the words are those of ``protocol.zone_groups``.
 
 A node that is a member starts a replica. What that is, the port ``GroupReplicas`` leaves open: the reference nodes have
-``NoRows``, since no keyspace is placed by a zone yet; those of the simulator take their time. Words follow from the
+``NoRows``, since the rows of a zone are in tablets, which have stages and reports of their own, and a step waits for
+these beside the words (``kernel.zones.data``); those of the simulator take their time. Words follow from the
 folded state alone, but for two things: a node that comes says *has* only when its replica runs, and nobody says it of a
 revision above the epoch that is on the disk. A node that crashes after its word would else come back as one that never
 saw the step.

@@ -462,6 +462,6 @@ def _in_tablets(replication: Json, value: Any, place: Tree) -> Json:
         raise _error(place, "tablets: expected {'enabled': true} or {'enabled': false}; tables have the other options")
     if not plain["enabled"]:
         return replication
-    if replication["strategy"] == "entire":
-        raise _error(place, "tablets: EverywhereStrategy has none")
+    if replication["strategy"] in ("entire", "zone"):
+        raise _error(place, f"tablets: the strategy {replication['strategy']} has none of its own")
     return replication | {"strategy": "tablets"}

@@ -179,6 +179,8 @@ def _replication(value: Replication) -> tuple[Mapping[str, Any], bool]:
     in_tablets = value.strategy == "tablets"
     if value.strategy == "entire":
         return {"class": "EverywhereStrategy"}, False
+    if value.strategy == "zone":
+        return {"strategy": value.strategy, "zone": value.zone}, False
     if not value.datacenters:
         return {"class": "SimpleStrategy", "replication_factor": value.factor}, in_tablets
     local = {one.datacenter: list(one.racks) or one.factor for one in value.datacenters}

@@ -168,6 +168,9 @@ class BalancerCheck(Check):
             return
         if item.submitter != before.terms[ROLE].instance:
             self.sim.broken("stale_plan", f"{item.submitter} began {command}, {before.terms[ROLE].instance} acts")
+        for move in command.migrations:
+            if before.keyspaces[move.table.partition(".")[0]].replication.zone:
+                self.sim.broken("unjustified", f"{move.table}/{move.tablet} is of a zone, and {move}")
         self._planned(self.sim.log.states[item.since_epoch], command)
         for move in command.migrations:
             self._come_back(move)
@@ -233,6 +236,8 @@ class BalancerCheck(Check):
                 self.sim.broken("exclusion", f"{operation.id} is in {operation.stage}, and {command} begins")
         view = ModelledPlacement(before, "count")
         for move in command.migrations:
+            if before.keyspaces[move.table.partition(".")[0]].replication.zone:
+                continue  # its zone says where it goes
             if move.from_ is None or move.to is None or self._is_drained(before.nodes[move.from_.node]):
                 continue
             source, target = (move.from_.node, move.from_.shard), (move.to.node, move.to.shard)

@@ -209,7 +209,7 @@ class Movements:
                 self.down.discard(node)
             case ChangeSettings(values):
                 self.gate_prepared = dict(values).get("gate_prepared", self.gate_prepared)
-            case CreateKeyspace(name, replication) if replication.strategy != "tablets":
+            case CreateKeyspace(name, replication) if replication.strategy not in ("tablets", "zone"):
                 self.keyspaces[name], self.created[name] = replication, self.epoch
                 self._refresh()
             case DropKeyspace(name) if name in self.keyspaces:

@@ -187,7 +187,9 @@ class TabletModel:
                 self.broken(f"{where} was to be on {life.new}")
             if target is not None:
                 there, comes = before.nodes[target[0]], source is None or source[0] != target[0]
-                if there.down or (comes and there.state in ("leaving", "left")):
+                placed = before.keyspaces[one.table.partition(".")[0]].replication.zone
+                away = ("left",) if placed else ("leaving", "left")  # a partition may go through who leaves
+                if there.down or (comes and there.state in away):
                     self.broken(f"{where} was to come to {there.id}, which is down, or {there.state}")
             life.kind = one.kind
             life.enter(WAYS[one.kind][0], epoch)

@@ -14,7 +14,13 @@ once is never undone.
 *Wishes.* What a trigger asked for becomes stable, or something takes its place: another trigger, a reset, a cancel, the
 end of the partition. Nothing is planned where nothing is pending.
 
-*At rest.* Nobody has left among the data nodes, and they are those whose timers are over.
+*Data.* A tablet of a zone begins to move only from nodes that the partition's step leaves to those that it goes to. A
+step is recorded as applied only when all of the partition's tablets are on its nodes, and nobody else has them but for
+those of the steps behind it; a cancel as done when nobody has them but those who had them before, and each of these
+who is alive.
+
+*At rest.* Nobody has left among the data nodes, and they are those whose timers are over; where a zone places
+keyspaces they have joined, and are not about to leave.
 """
 
 from __future__ import annotations
@@ -31,6 +37,7 @@ from ringlog.kernel.commands.rebalances import (
     SwitchStable,
     TriggerRebalance,
 )
+from ringlog.kernel.commands.tablets import MigrateTablets, TabletMigration
 from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, UnreadableEntry
 from ringlog.kernel.state import ClusterState, Node, in_order
 from ringlog.kernel.zones.model import NEVER, ZonePartition
@@ -132,11 +139,14 @@ class ZonesCheck(Check):
         self, before: ClusterState, after: ClusterState, item: Entry | UnreadableEntry, outcome: Outcome, offset: int
     ) -> None:
         """Something was decided."""
-        if before.zone_partitions is after.zone_partitions or not isinstance(item, Entry):
-            return
-        if outcome.kind is not OutcomeKind.APPLIED:
+        if outcome.kind is not OutcomeKind.APPLIED or not isinstance(item, Entry):
             return
         command = item.command
+        if isinstance(command, MigrateTablets):
+            for one in command.migrations:
+                self._moves(one, before)
+        if before.zone_partitions is after.zone_partitions:
+            return
         match command:
             case SwitchStable():
                 self._applies(f"{command.zone}/{command.partition}", before)
@@ -175,6 +185,8 @@ class ZonesCheck(Check):
         one = before.zone_partitions[key]
         revision, step = one.revisions.pending, one.pending[0]
         old = None if step.forced else one.reached
+        behind = () if one.cancel is not None else one.pending[-1].nodes
+        self._data(key, before, set(step.nodes), set(step.nodes).union(behind))
         for node in set(step.nodes) - set(() if old is None else old.nodes):
             if (node, key, revision) not in self.sim.shared["replicas"]:
                 self._broken("zone_gate", f"{key} went to {step}, and {node} has no replica")
@@ -198,6 +210,7 @@ class ZonesCheck(Check):
             return
         old, noted = before.zone_partitions[key].reached, self._cancels[key]
         assert old is not None, "there is a way back"
+        self._data(key, before, {node for node in old.nodes if _is_alive(before.nodes[node])}, set(old.nodes))
         if (key, command.pending_revision) in self._applied:
             self._broken("zone_cancel", f"{key} had applied the step of {command.pending_revision}")
         seen = [node for node in old.peers if self._seen.get(node, 0) >= noted]
@@ -208,6 +221,32 @@ class ZonesCheck(Check):
             self._broken("zone_cancel", f"{key} turned back to {now.stable}, not to {old}")
         if not now.pending:
             self._wishes.pop(key, None)
+
+    # ------------------------------------------------------------------------------------------------ data
+
+    def _moves(self, move: TabletMigration, before: ClusterState) -> None:
+        """From who is left to who is gone to."""
+        zone = before.keyspaces[move.table.partition(".")[0]].replication.zone
+        if not zone or move.kind in ("repair", "intranode_migration"):
+            return
+        one = before.zone_partitions[f"{zone}/{move.tablet}"]
+        way = [step.nodes for step in (one.pending[:1] if one.cancel is None else ())]
+        goes = set(way[0] if way else () if one.reached is None else one.reached.nodes)
+        if move.to is not None and move.to.node not in goes:
+            self._broken("zone_data", f"{move} brings a tablet of {zone}/{move.tablet} outside of {sorted(goes)}")
+        if move.from_ is not None and move.from_.node in goes:
+            self._broken("zone_data", f"{move} takes a tablet of {zone}/{move.tablet} from one of {sorted(goes)}")
+
+    def _data(self, key: str, state: ClusterState, least: set[str], most: set[str]) -> None:
+        """The tablets of a partition are at rest, on these nodes."""
+        zone, _, number = key.partition("/")
+        for name, tablets in in_order(state.tablets):
+            if state.keyspaces[name.partition(".")[0]].replication.zone == zone:
+                tablet = tablets.tablet(int(number))
+                there = {replica.node for replica in tablet.replicas}
+                self.sim.did["zone data", "steps"] += 1
+                if tablet.transition is not None or not least <= there <= most:
+                    self._broken("zone_data", f"{key} goes on, and {name}/{number} is on {sorted(there)}: {tablet}")
 
     # --------------------------------------------------------------------------------------------- at rest
 
@@ -234,7 +273,10 @@ def _data_nodes(state: ClusterState) -> Iterator[str]:
     """What is wrong with data nodes; the simulator's filters match everybody."""
     for name, zone in in_order(state.zones):
         have = set(zone.nodes)
+        placing = any(one.replication.zone == name for one in state.keyspaces.values())
         for node, found in in_order(state.nodes):
+            if placing and found.state not in ("normal", "moving"):
+                continue  # what waits for it, the script's end knows
             if found.state == "left" and node in have:
                 yield f"{node} has left, and is a data node of {name}"
             elif _is_alive(found) and node not in have and zone.scale_up != NEVER:

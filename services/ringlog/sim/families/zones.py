@@ -52,6 +52,23 @@ def _create(state: ClusterState, chance: Chance) -> CreateZone | None:
     )
 
 
+def _strong(state: ClusterState, chance: Chance) -> CreateZone | None:
+    """A zone that may place keyspaces, on some of those who have joined."""
+    nodes = [node for node in _alive(state) if state.nodes[node].state == "normal"]
+    if not nodes:
+        return None
+    some = tuple(nodes[: chance.between(1, len(nodes))])
+    replicas = chance.between(1, min(3, len(some)))
+    return CreateZone("z3", some, chance.between(1, PARTITIONS_MAX), replicas, scale_down=chance.pick([0, 1, NEVER]))
+
+
+def _shift(state: ClusterState, chance: Chance) -> SetDataNodes | None:
+    """A zone that places keyspaces has other data nodes, by a new cause."""
+    used = sorted({one.replication.zone for one in state.keyspaces.values()} - {""})
+    nodes = tuple(node for node in _alive(state) if state.nodes[node].state == "normal" and chance.happens(0.7))
+    return SetDataNodes(chance.pick(used), nodes, state.epoch) if used and nodes else None
+
+
 def _alter(state: ClusterState, chance: Chance) -> AlterZone | None:
     zone = _zone(state, chance)
     if zone is None:
@@ -115,6 +132,9 @@ def _restart(state: ClusterState, chance: Chance) -> RestartReplicas | None:
     count = min(len(nodes), chance.pick([1, 1, 1, 2]))
     return RestartReplicas(one.zone, one.number, nodes[:count] if chance.happens(0.5) else nodes[-count:], state.epoch)
 
+
+PLACING: Final[Mapping[str, DrawCommand]] = {"StrongZone": _strong, "Shift": _shift}
+"""Beside these, in runs in which a zone places a keyspace."""
 
 DRAWN: Final[Mapping[str, DrawCommand]] = {
     "CreateZone": _create,

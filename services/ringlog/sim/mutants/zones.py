@@ -7,6 +7,7 @@ from ringlog.sim.rebalancing import PROFILE as ZONES
 
 GROUPS, AGENT, CORE = "ringlog.protocol.zone_groups", "ringlog.protocol.rebalancer", "ringlog.protocol.rebalancer_core"
 MEMBERS, RULES, TIMERS = "ringlog.node.protocol.groups", "ringlog.kernel.zones.rebalance", "ringlog.protocol.data_nodes"
+DATA = "ringlog.kernel.zones.data"
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
@@ -78,6 +79,24 @@ MUTANTS: tuple[Mutant, ...] = (
         "    elif broken := failed(partition, known.words):\n",
         "    elif (broken := failed(partition, known.words)) and not partition.pending:\n",
         "a replica that can never follow a step is waited for",
+        60,
+        ZONES,
+    ),
+    Mutant(
+        "zone_step_without_data",
+        DATA,
+        "    for tablets, tablet in elsewhere(state, partition, goal):\n",
+        "    for tablets, tablet in list(elsewhere(state, partition, goal))[:0]:\n",
+        "a step counts as applied, and a cancel as done, before the data are there",
+        60,
+        ZONES,
+    ),
+    Mutant(
+        "zone_tablet_outside",
+        DATA,
+        "        head = frozenset(partition.pending[0].nodes)\n        return",
+        "        head = frozenset((partition.planned or partition.pending[0]).nodes)\n        return",
+        "tablets are moved to where their partition is planned to go, outside of its step",
         60,
         ZONES,
     ),

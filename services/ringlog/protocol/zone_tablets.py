@@ -1,0 +1,100 @@
+"""How the data of zones follow their partitions: the next migration of each tablet that is not where it belongs.
+
+A pure function of the state. One replica of a tablet comes or goes at a time; tablets of many tables and partitions
+move together, as far as the limits on streaming allow. What comes takes the place of what goes, the dead first; where
+nobody must go it is one replica more; where nobody comes, one fewer. On its node it goes to the shard with the fewest
+tablets. A tablet that was turned back is asked for again, as the balancer does.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final
+
+from ringlog.kernel.commands.tablets import MigrateTablets, Shard, TabletMigration, admissible
+from ringlog.kernel.state import ClusterState, in_order
+from ringlog.kernel.tablets.map import Tablet, TabletMap
+from ringlog.kernel.tablets.stages import MIGRATION, REBUILD
+from ringlog.kernel.values import NodeId
+from ringlog.kernel.zones.data import (
+    ZoneGoal,
+    elsewhere,
+    goal_of,
+    holders,
+    in_zone,
+    may_shrink,
+    takers,
+    zone_of,
+)
+from ringlog.kernel.zones.distribution import is_alive
+from ringlog.kernel.zones.model import ZonePartition, partition_key
+
+SUBJECT: Final = "tablets"
+"""What a request that moves many tablets is about."""
+
+
+def migrations(state: ClusterState) -> MigrateTablets | None:
+    """What may begin now for the data of zones; None if nothing."""
+    begun, _ = admissible(state, wanted(state))
+    return MigrateTablets(begun) if begun else None
+
+
+def wanted(state: ClusterState) -> Iterator[TabletMigration]:
+    """The next move of each settled tablet that is not where its partition has it, whether or not it may begin."""
+    maps = [tablets for name, tablets in in_order(state.tablets) if in_zone(state, name)]
+    ready, shards = takers(state) if maps else frozenset[NodeId](), _Shards(state)
+    for tablets in maps:
+        zone = zone_of(state, tablets.table)
+        for number in range(tablets.count):
+            goal = goal_of(state.zone_partitions[partition_key(zone, number)])
+            move = None if number in tablets.transitions else _move(state, tablets, number, goal, ready, shards)
+            if move is not None:
+                yield move
+
+
+def unfillable(state: ClusterState, partition: ZonePartition) -> list[str]:
+    """The names of the nodes that the pending step must bring data to, and that cannot get any now."""
+    goal, ready = goal_of(partition), takers(state)
+    lacking = {node for _, tablet in elsewhere(state, partition, goal) for node in goal.must - holders(tablet)}
+    return sorted(state.nodes[node].name for node in lacking - ready)
+
+
+def _move(
+    state: ClusterState, tablets: TabletMap, number: int, goal: ZoneGoal, ready: frozenset[NodeId], shards: _Shards
+) -> TabletMigration | None:
+    have = tablets.replicas(number)
+    there = frozenset(one.node for one in have)
+    if goal.must <= there <= goal.may:
+        return None
+    tablet: Tablet = tablets.tablet(number)
+    lacking = sorted((goal.must - there) & ready)
+    extra = sorted((one for one in have if one.node not in goal.may), key=lambda one: is_alive(state, one.node))
+    source = Shard(extra[0].node, extra[0].shard) if extra else None
+    target = shards.take(lacking[0]) if lacking else None
+    if target is None and (source is None or not may_shrink(state, goal, tablet)):
+        return None
+    moves = source is not None and target is not None and is_alive(state, source.node)
+    kind = MIGRATION if moves else REBUILD
+    return TabletMigration(tablets.table, number, kind.name, source, target)
+
+
+class _Shards:
+    """How many tablets each shard has, what is planned here among them."""
+
+    def __init__(self, state: ClusterState) -> None:
+        self._state = state
+        self._held: Counter[tuple[NodeId, int]] | None = None
+
+    def take(self, node: NodeId) -> Shard:
+        """The shard of a node with the fewest, which has one more now."""
+        if self._held is None:
+            self._held = Counter()
+            for tablets in self._state.tablets.values():
+                rows = tablets.columns()
+                for place, shard in zip(rows.node.tolist(), rows.shard.tolist(), strict=True):
+                    self._held[tablets.nodes[place], shard] += 1
+        held = self._held
+        shard = min(range(self._state.nodes[node].shards), key=lambda one: (held[node, one], one))
+        held[node, shard] += 1
+        return Shard(node, shard)

@@ -1,0 +1,366 @@
+"""Keyspaces that are placed by a zone: tables have a tablet for each partition, and data follow their partitions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from ringlog.kernel.balance.advice import advise
+from ringlog.kernel.commands.keyspaces import AlterKeyspace, CreateKeyspace, DropKeyspace
+from ringlog.kernel.commands.movements import Leave, Remove
+from ringlog.kernel.commands.nodes import DeclareUp
+from ringlog.kernel.commands.resizes import DecideResize
+from ringlog.kernel.commands.schema import AlterTable, DropTable
+from ringlog.kernel.commands.zones import AlterZone, DropZone, SetDataNodes
+from ringlog.kernel.encoding import encode
+from ringlog.kernel.generations.describe import tables_in_tablets
+from ringlog.kernel.operations.stages import in_flight
+from ringlog.kernel.state import ClusterState
+from ringlog.kernel.tablets.groups import serving
+from ringlog.kernel.tablets.map import uniform_ends
+from ringlog.kernel.values import Command, Replication, TabletOptions
+from ringlog.kernel.zones.data import goal_of, holders
+from ringlog.protocol.data_nodes import Timers, due, followed
+from ringlog.protocol.zone_tablets import migrations
+from tests.kernel.tablets.lives import normal
+from tests.kernel.zones.placed import (
+    REPLICATION,
+    TABLE,
+    create_table,
+    led,
+    migration,
+    of_coordinator,
+    of_rebalancer,
+    on,
+    with_data,
+    zone_only,
+)
+from tests.kernel.zones.scenes import (
+    answer,
+    cancel,
+    done,
+    down,
+    ids,
+    letter,
+    partition,
+    reset,
+    restart,
+    shown,
+    switch,
+    tried,
+    trigger,
+)
+
+
+def to(state: ClusterState, letters: str) -> ClusterState:
+    """Other data nodes, and a trigger."""
+    state = done(state, SetDataNodes("z", ids(letters), state.epoch))
+    return done(state, trigger(state))
+
+
+def some_steps(state: ClusterState, count: int, table: str = TABLE) -> ClusterState:
+    """Tablets begin to move, and get that number of stages on."""
+    moves = migrations(state)
+    assert moves is not None
+    state = done(state, moves)
+    for _ in range(count):
+        state = done(state, next(of_coordinator(state)))
+    return state
+
+
+def test_a_replication_without_a_zone_has_the_bytes_that_it_had() -> None:
+    assert b"zone" not in encode(Replication("tablets", 2))
+    assert b"zone" in encode(REPLICATION)
+
+
+def test_a_table_has_a_tablet_for_each_partition_where_the_partition_is() -> None:
+    state = with_data("ABCD", partitions=3, replicas=2)
+    tablets = state.tablets[TABLE]
+    assert tablets.ends == uniform_ends(3)
+    for number in range(3):
+        assert on(state, number) == shown(partition(state, number).stable)
+    group = serving(state, "ks", "t", 0)
+    assert group is not None
+    assert len(group[0].read) == 2
+    shards = [one.shard for number in range(3) for one in tablets.replicas(number)]
+    assert set(shards) == {0, 1}, "shards of a node take turns"
+
+
+def test_a_second_table_goes_to_the_same_nodes_and_one_may_share_tablets() -> None:
+    state = done(with_data("ABC", replicas=2), create_table("u", 2), create_table("v", 3, TabletOptions(base="u")))
+    assert [on(state, number, "ks.u") for number in (0, 1)] == [on(state, number) for number in (0, 1)]
+    assert "ks.v" not in state.tablets
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        (CreateKeyspace("a", Replication("zone", 0, zone="y")), "unknown_zone"),
+        (CreateKeyspace("a", Replication("zone", 0)), "bad_field"),
+        (CreateKeyspace("a", Replication("zone", 2, zone="z")), "bad_field"),
+        (CreateKeyspace("a", Replication("simple", 2, zone="z")), "bad_field"),
+        (CreateKeyspace("a", Replication("tablets", 2, zone="z")), "bad_field"),
+        (AlterKeyspace("ks", Replication("tablets", 1)), "conversion_impossible"),
+        (AlterKeyspace("ks", Replication("simple", 1)), "conversion_impossible"),
+        (AlterKeyspace("ks", REPLICATION), "bad_field"),
+        (DropZone("z"), "zone_in_use"),
+        (AlterZone("z", partitions=3), "partitions_fixed"),
+        (AlterZone("z", mode="high_availability"), "strong_only"),
+        (DecideResize(TABLE, "split", 1), "cut_by_zone"),
+        (create_table("u", 2, TabletOptions(count=8)), "bad_tablets"),
+        (AlterTable("ks", "t", tablets=TabletOptions(min_count=2)), "bad_tablets"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_a_code(command: Command, code: str) -> None:
+    state = with_data("ABC", replicas=2)
+    assert tried(state, command)[1] == code
+
+
+def test_another_zone_is_no_way_out_and_a_highly_available_one_places_nothing() -> None:
+    state = zone_only("ABC", mode="high_availability")
+    assert tried(state, CreateKeyspace("ks", REPLICATION))[1] == "strong_only"
+    state = zone_only("ABC", replicas=2)
+    state = done(state, AlterZone("z", partitions=3))
+    assert tried(state, CreateKeyspace("ks", REPLICATION))[1] == "replication_impossible", "a partition is nowhere"
+    assert tried(with_data("ABC"), reset(with_data("ABC"), {}))[1] == "zone_in_use"
+
+
+def test_a_zone_whose_nodes_have_not_joined_places_nothing() -> None:
+    state = zone_only("ABC", replicas=3)
+    gone = done(state, *down("AB"))
+    assert tried(gone, CreateKeyspace("ks", REPLICATION))[1] == "replication_impossible"
+    state = done(state, CreateKeyspace("ks", REPLICATION), *down("A"), create_table())
+    assert on(state) == "BC", "a majority is enough; who is down gets his later"
+    state, _ = led(done(state, DeclareUp(ids("A")[0], "")))
+    assert on(state) == "ABC"
+
+
+def test_a_zone_without_keyspaces_may_be_dropped_again() -> None:
+    state = done(
+        with_data("ABC"), DropTable("ks", "t"), DropKeyspace("ks"), AlterZone("z", partitions=3), DropZone("z")
+    )
+    assert "z" not in state.zones
+
+
+def test_an_example_from_the_trigger_to_the_stable_configuration() -> None:
+    """Node C takes B's place: the words of the nodes come at once, the data one stage after the other."""
+    state = to(with_data("AB", "C", partitions=1, replicas=2), "AC")
+    assert (shown(partition(state).pending[0]), on(state)) == ("AC", "AB")
+    assert tried(state, switch(state))[1] == "awaits_data"
+    assert [type(one).__name__ for one in of_rebalancer(state)] == ["MigrateTablets"]
+    state = some_steps(state, 3)
+    assert tried(state, switch(state))[1] == "awaits_data", "the tablet is on its way"
+    state, asked = led(state)
+    assert asked == [*["AdvanceTablets"] * 4, "SwitchStable"]
+    assert (shown(partition(state).stable), on(state)) == ("AC", "AC")
+    assert partition(state).pending == ()
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "code"),
+    [
+        ("A", "C", "outside_of_partition"),
+        ("B", "D", "outside_of_partition"),
+        ("", "D", "outside_of_partition"),
+        ("A", "", "outside_of_partition"),
+        ("B", "", "replicas_as_wanted"),
+        ("B", "C", ""),
+        ("", "C", ""),
+    ],
+)
+def test_a_tablet_moves_from_who_leaves_to_who_comes(source: str, target: str, code: str) -> None:
+    state = to(with_data("AB", "CD", partitions=1, replicas=2), "AC")
+    kind = "migration" if source and target else "rebuild"
+    assert tried(state, migration(state, source, target, kind=kind))[1] == code
+
+
+def test_at_rest_no_tablet_leaves_its_partition_but_shards_may_change() -> None:
+    state = with_data("AB", "C", partitions=1, replicas=2)
+    assert tried(state, migration(state, "B", "C"))[1] == "outside_of_partition"
+    shard = state.tablets[TABLE].replicas(0)[0].shard
+    one = migration(state, "A", "A", kind="intranode_migration").migrations[0]
+    assert one.to is not None
+    assert (
+        tried(
+            state,
+            replace(
+                migration(state, "A", "A"),
+                migrations=(replace(one, kind="intranode_migration", to=replace(one.to, shard=1 - shard)),),
+            ),
+        )[1]
+        == ""
+    )
+
+
+def test_more_and_fewer_replicas_and_tables_that_come_meanwhile() -> None:
+    state = done(with_data("ABCD", partitions=2, replicas=1), AlterZone("z", replicas=3))
+    state = done(state, trigger(state), create_table("u", 2))
+    state, _ = led(state)
+    for table in (TABLE, "ks.u"):
+        assert [len(on(state, number, table)) for number in (0, 1)] == [3, 3]
+    state = done(state, AlterZone("z", replicas=2))
+    state, _ = led(done(state, trigger(state)))
+    assert [on(state, number) for number in (0, 1)] == [shown(partition(state, number).stable) for number in (0, 1)]
+    assert [len(on(state, number)) for number in (0, 1)] == [2, 2]
+
+
+def test_a_node_whose_role_changes_keeps_its_tablets() -> None:
+    state = with_data("ABCD", partitions=1, replicas=4)
+    assert len(shown(partition(state).stable).split("/")) == 2, "one of four learns"
+    learner = shown(partition(state).stable)[-1]
+    voter = shown(partition(state).stable)[0]
+    state = to(state, "ABCD".replace(voter, ""))
+    assert len(partition(state).pending) == 2
+    assert learner not in shown(partition(state).pending[0])
+    kept = set()
+    for _ in range(100):
+        commands = (*of_coordinator(state), *of_rebalancer(state))
+        if not commands:
+            break
+        state = done(state, commands[0])
+        kept.add(learner in on(state))
+    assert kept == {True}
+    assert on(state) == "ABCD".replace(voter, "")
+
+
+@pytest.mark.parametrize("stages", [0, 2, 4, 6])
+def test_a_cancel_takes_the_data_back(stages: int) -> None:
+    state = some_steps(to(with_data("AB", "C", partitions=1, replicas=2), "AC"), stages)
+    state = done(state, cancel(state))
+    assert tried(state, answer(state, "already_new"))[1] == "awaits_data"
+    assert tried(state, answer(state, "rolled_back"))[1] == "awaits_data"
+    state, asked = led(state)
+    assert "FinishCancel" in asked
+    # The nodes say that they returned, so the answer is that; what had moved came back.
+    assert (shown(partition(state).stable), on(state)) == ("AB", "AB")
+
+
+def test_a_cancel_after_the_data_came_may_count_as_done() -> None:
+    state = to(with_data("AB", "C", partitions=1, replicas=2), "AC")
+    state = some_steps(state, 7)
+    state = done(state, cancel(state))
+    assert tried(state, answer(state, "rolled_back"))[1] == "awaits_data"
+    state = done(state, answer(state, "already_new"))
+    assert (shown(partition(state).stable), on(state)) == ("AC", "AC")
+
+
+def test_on_the_way_back_the_dead_are_not_waited_for() -> None:
+    """B gives its tablet to D, then the step is cancelled, and B is dead."""
+    state = to(with_data("ABC", "D", partitions=1, replicas=3), "ACD")
+    state = some_steps(state, 7)
+    state = done(state, *down("B"), cancel(state))
+    state, _ = led(state)
+    assert (shown(partition(state).stable), on(state)) == ("ABC", "AC")
+    state, _ = led(done(state, DeclareUp(ids("B")[0], "")))
+    assert on(state) == "ABC"
+
+
+def test_who_comes_dies_and_another_target_is_planned() -> None:
+    state = done(with_data("ABC", "DE", partitions=1, replicas=3), create_table("u", 2))
+    state = to(state, "ABD")
+    state = done(state, *down("D"))
+    state, asked = led(to(state, "ABE"))
+    assert "CancelRebalance" in asked
+    assert (on(state), on(state, 0, "ks.u"), shown(partition(state).stable)) == ("ABE", "ABE", "ABE")
+
+
+def test_replicas_are_made_anew_with_their_data() -> None:
+    state = with_data("ABC", partitions=1, replicas=3)
+    before = {one.node: one.since for one in state.tablets[TABLE].replicas(0)}
+    state, _ = led(done(state, restart(state, "B")))
+    after = {one.node: one.since for one in state.tablets[TABLE].replicas(0)}
+    assert on(state) == "ABC"
+    assert [node for node in sorted(after) if after[node] != before[node]] == [ids("B")[0]]
+
+
+def data_nodes(state: ClusterState) -> ClusterState:
+    """As the rebalancer sets them without waiting."""
+    for command in due(followed(Timers(), state), state, 0):
+        state = done(state, command)
+    return state
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 3])
+def test_a_node_that_leaves_is_emptied_first(replicas: int) -> None:
+    state = with_data("ABC", partitions=3, replicas=replicas, scale_up=0)
+    state = data_nodes(done(state, Leave(ids("B")[0])))
+    assert state.zones["z"].nodes == ids("AC")
+    state, _ = led(state)
+    assert all("B" not in on(state, number) for number in range(3))
+    assert [one.stage for one in in_flight(state)] == ["requested"]
+
+
+def test_who_is_dead_is_removed_and_its_data_come_from_the_others() -> None:
+    state = with_data("ABC", "D", partitions=3, replicas=3, scale_up=0)
+    state = done(state, *down("B"))
+    assert data_nodes(state).zones["z"].nodes == ids("ABCD"), "scale_down is never"
+    state, _ = led(data_nodes(done(state, Remove(ids("B")[0]))))
+    assert [on(state, number) for number in range(3)] == ["ACD"] * 3
+
+
+def test_the_only_data_node_cannot_leave() -> None:
+    state = with_data("A", "B", replicas=1)
+    assert tried(state, Leave(ids("A")[0]))[1] == "drain_impossible"
+
+
+def test_who_has_not_joined_is_no_data_node() -> None:
+    state = with_data("AB", replicas=2, scale_up=0)
+    state = done(state, letter("C"))
+    assert data_nodes(state).zones["z"].nodes == ids("AB")
+    assert data_nodes(normal(state, letter("D"))).zones["z"].nodes == ids("ABD")
+
+
+def test_the_balancer_leaves_zones_alone() -> None:
+    state = with_data("AB", "CDE", partitions=4, replicas=2)
+    advice = advise(state, {})
+    assert (advice.commands, advice.picture.tables) == ((), ())
+
+
+def test_a_table_with_a_log_has_streams_of_its_tablets() -> None:
+    state = done(with_data("AB", partitions=3, replicas=2), create_table("c", 2, cdc=True))
+    (described,) = tables_in_tablets(state)
+    assert described.ends == state.tablets["ks.c"].ends
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_lives_come_to_rest_with_the_data_where_they_belong(seed: int) -> None:
+    """Data nodes change, nodes die and come back, steps are cancelled, tables come and go: each state is sound (the
+    driver checks all invariants), and in the end each tablet is where its partition is.
+    """
+    random = Random(seed)
+    state = done(with_data("ABCD", "EF", partitions=2, replicas=3), create_table("u", 2))
+    for round_ in range(60):
+        dice = random.random()
+        if dice < 0.12:
+            wanted: list[Command] = [SetDataNodes("z", ids("".join(sorted(random.sample("ABCDEF", 4)))), state.epoch)]
+            wanted.append(trigger(state, state.epoch + 1))
+        elif dice < 0.18:
+            wanted = [cancel(state)]
+        elif dice < 0.24 and not any(one.down for one in state.nodes.values()):
+            wanted = list(down(random.choice("ABCDEF")))
+        elif dice < 0.34:
+            wanted = [DeclareUp(one.id, "") for one in state.nodes.values() if one.down]
+        elif dice < 0.38:
+            wanted = [restart(state, random.choice("ABCDEF"))]
+        elif dice < 0.42:
+            wanted = [
+                AlterZone("z", replicas=random.choice([1, 2, 3])),
+                create_table("w", 100 + round_),
+                DropTable("ks", "w"),
+            ]
+        else:
+            wanted = [*of_coordinator(state), *of_rebalancer(state)]
+            random.shuffle(wanted)
+        for command in wanted[: random.choice([1, 2, 9])]:
+            state, _ = tried(state, command)
+    state = done(state, *(DeclareUp(one.id, "") for one in state.nodes.values() if one.down))
+    state, _ = led(state)
+    for number in range(2):
+        one = partition(state, number)
+        assert one.pending == ()
+        for tablets in state.tablets.values():
+            tablet = tablets.tablet(number)
+            assert tablet.transition is None
+            assert holders(tablet) == goal_of(one).must
