@@ -174,6 +174,7 @@ def test_one_statement_is_its_command(text: str, fields: dict[str, Any]) -> None
             {"strategy": "network", "datacenters": {"dc1": 3, "dc2": ["r1", "r2"]}},
         ),
         ("{'class': 'EverywhereStrategy'} AND durable_writes = true", {"strategy": "entire"}),
+        ("{'strategy': 'zone', 'zone': 'z'}", {"strategy": "zone", "zone": "z"}),
         ("{'strategy': 'tablets', 'factor': 1}", {"strategy": "tablets", "factor": 1}),
         (
             "{'class': 'NetworkTopologyStrategy', 'dc1': 3} AND tablets = {'enabled': true}",

@@ -18,6 +18,7 @@ from ringlog.operator.replication import parse_setting, replication_json, replic
         ("dc1=3", {"strategy": "network", "datacenters": {"dc1": 3}}),
         ("dc1=3,dc2=r1+r2", {"strategy": "network", "datacenters": {"dc1": 3, "dc2": ["r1", "r2"]}}),
         ("dc1=r1", {"strategy": "network", "datacenters": {"dc1": ["r1"]}}),
+        ("zone:z", {"strategy": "zone", "zone": "z"}),
     ],
 )
 def test_there_and_back(setting: str, replication: dict[str, Any]) -> None:

@@ -55,9 +55,9 @@ def wanted(state: ClusterState) -> Iterator[TabletMigration]:
 
 def unfillable(state: ClusterState, partition: ZonePartition) -> list[str]:
     """The names of the nodes that the pending step must bring data to, and that cannot get any now."""
-    goal, ready = goal_of(partition), takers(state)
+    goal = goal_of(partition)
     lacking = {node for _, tablet in elsewhere(state, partition, goal) for node in goal.must - holders(tablet)}
-    return sorted(state.nodes[node].name for node in lacking - ready)
+    return sorted(state.nodes[node].name for node in lacking - takers(state)) if lacking else []
 
 
 def _move(

@@ -70,12 +70,16 @@ def unended_zones(state: ClusterState, nodes: Mapping[str, SimNode]) -> list[str
 
 
 def _data_may_go_on(state: ClusterState, one: ZonePartition, runs: set[str]) -> bool:
-    """True if nobody has, or is to have, a tablet of the partition who is lost, or cannot get one."""
+    """True if nobody has, or is to have, a tablet of the partition who is lost, or cannot get one; and if a majority of
+    those who have it are alive, so that its rows can be had.
+    """
     goal, able = goal_of(one), takers(state)
     for _, tablet in elsewhere(state, one, goal):
         to = () if tablet.transition is None else tablet.transition.next
-        lacking = goal.must - holders(tablet)
-        if not (runs.issuperset({*goal.must, *nodes_of((*tablet.replicas, *to))}) and lacking <= able):
+        lacking, there = goal.must - holders(tablet), nodes_of(tablet.replicas)
+        if 2 * sum(is_alive(state, node) for node in there) <= len(there):
+            return False
+        if not (runs.issuperset({*goal.must, *there, *nodes_of(to)}) and lacking <= able):
             return False
     return True
 

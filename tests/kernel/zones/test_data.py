@@ -22,6 +22,7 @@ from ringlog.kernel.tablets.groups import serving
 from ringlog.kernel.tablets.map import uniform_ends
 from ringlog.kernel.values import Command, Replication, TabletOptions
 from ringlog.kernel.zones.data import goal_of, holders
+from ringlog.operator.zones import full_view
 from ringlog.protocol.data_nodes import Timers, due, followed
 from ringlog.protocol.zone_tablets import migrations
 from tests.kernel.tablets.lives import normal
@@ -34,6 +35,7 @@ from tests.kernel.zones.placed import (
     of_coordinator,
     of_rebalancer,
     on,
+    said,
     with_data,
     zone_only,
 )
@@ -58,6 +60,12 @@ def to(state: ClusterState, letters: str) -> ClusterState:
     """Other data nodes, and a trigger."""
     state = done(state, SetDataNodes("z", ids(letters), state.epoch))
     return done(state, trigger(state))
+
+
+def waits(state: ClusterState) -> str | None:
+    """What ``ringlog zone show`` says that the first partition waits for."""
+    found: str | None = full_view(state, state.zones["z"], said(state))["partitions"][0]["waits"]
+    return found
 
 
 def some_steps(state: ClusterState, count: int, table: str = TABLE) -> ClusterState:
@@ -152,8 +160,10 @@ def test_an_example_from_the_trigger_to_the_stable_configuration() -> None:
     assert [type(one).__name__ for one in of_rebalancer(state)] == ["MigrateTablets"]
     state = some_steps(state, 3)
     assert tried(state, switch(state))[1] == "awaits_data", "the tablet is on its way"
+    assert waits(state) == "for its group to have A, C; tablet ks.t/0 on the way (ringlog tablet explain)"
     state, asked = led(state)
     assert asked == [*["AdvanceTablets"] * 4, "SwitchStable"]
+    assert waits(state) is None
     assert (shown(partition(state).stable), on(state)) == ("AC", "AC")
     assert partition(state).pending == ()
 
@@ -261,6 +271,7 @@ def test_who_comes_dies_and_another_target_is_planned() -> None:
     state = done(with_data("ABC", "DE", partitions=1, replicas=3), create_table("u", 2))
     state = to(state, "ABD")
     state = done(state, *down("D"))
+    assert str(waits(state)).endswith("and D cannot get it now: bring them back, or ringlog zone cancel")
     state, asked = led(to(state, "ABE"))
     assert "CancelRebalance" in asked
     assert (on(state), on(state, 0, "ks.u"), shown(partition(state).stable)) == ("ABE", "ABE", "ABE")

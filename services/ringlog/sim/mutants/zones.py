@@ -49,8 +49,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "zone_turned_back_unheard",
         CORE,
-        "        if applied or not not_returned(partition, known.words):\n",
-        "        if partition.cancel:\n",
+        "        elif not not_returned(partition, known.words):\n",
+        "        else:\n",
         "a cancel is over as soon as it is noted, whatever the group is doing",
         60,
         ZONES,
