@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -39,8 +39,8 @@ from ringlog.node.member_copy import CopiedSide, MemberCopy
 from ringlog.node.patience import Patience, Stopped, reached
 from ringlog.node.protocol.acks import Keep, acknowledge
 from ringlog.node.protocol.groups import NoRows
-from ringlog.node.protocol.joining import After, Answered, join, register
-from ringlog.node.protocol.loads import report_loads
+from ringlog.node.protocol.joining import After, Answered
+from ringlog.node.protocol.life import CompareDisk, FollowLog, OpenedMutations, OpenMutations, ServeRegisters, live
 from ringlog.node.protocol.stream import stream
 from ringlog.node.protocol.turn import (
     Acknowledged,
@@ -53,7 +53,6 @@ from ringlog.node.protocol.turn import (
     SettlingRefused,
     Tailed,
     Take,
-    Turns,
 )
 from ringlog.node.pull import pulled
 from ringlog.node.rivals import Rivals
@@ -136,28 +135,12 @@ class NodeProcess:
         server = self._server = HttpServer(api, self._folder.socket)
         server.start()
         try:
-            self._client.replica.expect((*self._folder.seen(), *self._rows.seen(), *self._data.seen()))
-            if reached(self._client.follow, self._stopping) is None:
-                return
-            state = self._client.state
-            self._folder.check(state)
-            self._rows.check(state.cluster_id, self._folder.acknowledged)
-            self._look_for_rivals(state.cluster_id)
-            self._carry_out(register(self._registration(release, features), self._draw))
-            self._data.start(self._client.replica, self._acks.news)
-            Patience("the mutations topic", self._stopping).until_answered(partial(self._tail.assign, self._rows.mark))
-            self._holder.topic_id = self._tail.topic_id
-            self._watch = TopicWatch(self._bootstrap, self._tail.ids, self._topic_lost)
-            self._watch.start()
             copy = self._copy()
-            self._begin("log copy", copy.run)
             side = CopiedSide(self._data, copy, lambda: self._holder.state)
             acks = acknowledge(self._holder, side, self._data.tries, self._folder.incarnation, NoRows())
-            self._in_background("acks", acks, self._acks.handlers)
-            self._in_background("load", report_loads(self._holder), self._loads.handlers)
-            if join_tokens is not None:
-                self._in_background("join", join(self.node, partial(self._wish, join_tokens), self._draw))
-            self._carry_out(Turns(self._holder, self._draw, self._tail.begin, self._tail.ends).run(), self._of_turns())
+            wish = None if join_tokens is None else partial(self._wish, join_tokens)
+            me = self._registration(release, features)
+            self._carry_out(live(me, self._holder, self._draw, acks, wish), self._of_life(copy))
         finally:
             self._stopping.set()
             if self._watch is not None:
@@ -206,7 +189,7 @@ class NodeProcess:
 
     # ------------------------------------------------------------------------------------------- effects
 
-    def _carry_out(self, steps: Steps[None], handlers: Mapping[type, Callable[[Any], Any]] | None = None) -> None:
+    def _carry_out(self, steps: Steps[None], handlers: Handlers | None = None) -> None:
         """Perform steps in the thread that asks, until they end or the node is to stop."""
         patience = Patience("the metadata log", self._stopping)
         every: Handlers = {
@@ -217,21 +200,53 @@ class NodeProcess:
             After: self._await_epoch,
             Answered: self._note,
             SettlingRefused: self._held,
+            **self._acks.handlers,
+            **self._loads.handlers,
             **(handlers or {}),
         }
         with contextlib.suppress(Stopped):
             carry_out(steps, lambda effect: every[type(effect)](effect))
 
-    def _of_turns(self) -> Handlers:
+    def _of_life(self, copy: MemberCopy) -> Handlers:
         return {
+            FollowLog: lambda _: self._follow(),
+            CompareDisk: lambda effect: self._compare_disk(effect.state),
+            ServeRegisters: lambda _: self._data.start(self._client.replica, self._acks.news),
+            OpenMutations: lambda _: self._open_mutations(copy),
             Take: lambda _: self._take(),
             BeginStream: lambda effect: self._stream(effect.fetch),
-            Beside: lambda effect: self._in_background("settle", effect.steps),
+            Beside: lambda effect: self._begin(effect.name, partial(self._carry_out, effect.steps)),
             CountVerdicts: lambda effect: self._verdicts.update(effect.verdicts),
             Acknowledged: lambda _: self._folder.acknowledged,
             CaughtUp: lambda _: self._say_caught_up(),
             MayAcknowledge: lambda _: self._acks.news.set(),
         }
+
+    def _follow(self) -> ClusterState:
+        self._client.replica.expect((*self._folder.seen(), *self._rows.seen(), *self._data.seen()))
+        if reached(self._client.follow, self._stopping) is None:
+            raise Stopped
+        return self._client.state
+
+    def _compare_disk(self, state: ClusterState) -> None:
+        """Raises NodeFailed, also where the folder is not the node's newest one."""
+        self._folder.check(state)
+        self._rows.check(state.cluster_id, self._folder.acknowledged)
+        try:
+            reached(lambda _: self._rivals.look(state.cluster_id, self._folder.acknowledged), self._stopping)
+        except TopicMissing as missing:  # acks that are missing have nothing against the folder
+            log.warning("no acknowledgements to compare with", why=missing.message)
+        self._rivals.start()
+
+    def _open_mutations(self, copy: MemberCopy) -> OpenedMutations:
+        Patience("the mutations topic", self._stopping).until_answered(partial(self._tail.assign, self._rows.mark))
+        if self._stopping.is_set():
+            raise Stopped
+        self._holder.topic_id = self._tail.topic_id
+        self._watch = TopicWatch(self._bootstrap, self._tail.ids, self._topic_lost)
+        self._watch.start()
+        self._begin("log copy", copy.run)
+        return OpenedMutations(self._tail.begin, self._tail.ends)
 
     def _take(self) -> list[Tailed]:
         if self._stopping.is_set():
@@ -292,10 +307,6 @@ class NodeProcess:
         holder = self._holder
         log.info("caught up", node=self._options.name, epoch=holder.state.epoch, rows=len(holder.store))
 
-    def _in_background(self, name: str, steps: Steps[None], handlers: Handlers | None = None) -> None:
-        """Perform steps beside the turns."""
-        self._begin(name, lambda: self._carry_out(steps, handlers))
-
     def _begin(self, name: str, work: Callable[[], None]) -> None:
         """Run ``work`` in a thread of its own; what it raises ends the node."""
 
@@ -326,16 +337,6 @@ class NodeProcess:
 
         name = f"stream-{fetch.source[:8]}"
         self._begin(name, lambda: pulled(steps, once, lambda: pull.rows, stopping, self._clock, **about))
-
-    # ------------------------------------------------------------------------------------------- set-up
-
-    def _look_for_rivals(self, cluster_id: str) -> None:
-        """Is this folder the node's newest one? Raises NodeFailed; acks that are missing have nothing against it."""
-        try:
-            reached(lambda _: self._rivals.look(cluster_id, self._folder.acknowledged), self._stopping)
-        except TopicMissing as missing:
-            log.warning("no acknowledgements to compare with", why=missing.message)
-        self._rivals.start()
 
     def _topic_lost(self, lost: Lost) -> None:
         """Nothing would come from it any more, or from its beginning what is not its beginning."""

@@ -71,8 +71,9 @@ class BeginStream:
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """Perform ``steps`` beside these."""
+    """Perform ``steps`` beside these; ``name`` says what they are."""
 
+    name: str
     steps: Steps[None]
 
 
@@ -189,7 +190,7 @@ class Turns:
         wanted = next_settled(state, now, max(needs, default=None), now < self._active_until, self._holder.node)
         if wanted is not None and not self._is_asking:
             self._is_asking = True
-            yield Beside(self._ask(wanted))
+            yield Beside("settle", self._ask(wanted))
 
     def _ask(self, wanted: SettleVerdicts) -> Steps[None]:
         """One answer is enough: who still needs a later time asks again."""

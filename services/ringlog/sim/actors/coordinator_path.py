@@ -8,6 +8,7 @@ is linearizable at QUORUM (Attiya, Bar-Noy, Dolev).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice, permutations
 from typing import TYPE_CHECKING, Any
 
@@ -190,17 +191,9 @@ class SimApplication:
         calls.begin(effect, self.sim.world.now + min(effect.patience, self._chance.pick(BREAKS_US)))
         if target is None:
             return
-        self.sim.shared["messages"] = number = self.sim.shared.get("messages", 0) + 1
         request = effect.request
-        message = Message(
-            number,
-            request.key,
-            request.cell,
-            effect.planned,
-            self.host,
-            lambda reply: calls.put(effect, reply),
-            effect.is_digest,
-        )
+        answer = partial(calls.put, effect)
+        message = Message(request.key, request.cell, effect.planned, self.host, answer, effect.is_digest)
         self.sim.world.send(self.host, target.host, target.registers.take, message)
 
 

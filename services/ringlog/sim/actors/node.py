@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ringlog.client.results import RejectedResult
@@ -14,8 +15,9 @@ from ringlog.kernel.values import Micros
 from ringlog.node.errors import NodeFailed
 from ringlog.node.holder import Holder, NotReady, NotServed, RowFetch, Snapshot
 from ringlog.node.protocol.acks import Keep, News, PublishAcknowledgement, acknowledge
-from ringlog.node.protocol.joining import After, Answered, join, register
-from ringlog.node.protocol.loads import AwaitLoads, MeasureTablets, PublishLoad, report_loads
+from ringlog.node.protocol.joining import After, Answered
+from ringlog.node.protocol.life import CompareDisk, FollowLog, OpenedMutations, OpenMutations, ServeRegisters, live
+from ringlog.node.protocol.loads import AwaitLoads, MeasureTablets, PublishLoad
 from ringlog.node.protocol.stream import AskAgain, PullMissing, stream
 from ringlog.node.protocol.turn import (
     Acknowledged,
@@ -28,7 +30,6 @@ from ringlog.node.protocol.turn import (
     SettlingRefused,
     Tailed,
     Take,
-    Turns,
 )
 from ringlog.node.store import RowStore, reads_from
 from ringlog.node.tries import Tries
@@ -126,21 +127,16 @@ class SimNode:
         self._replica = SimReplica(self.sim, self.host, f"{self.name}/{self.lives}", alone=self.lives == 2)
         self._client = SimClient(self.sim, self.host, f"{self.name}/{self.lives}", self._replica)
         self._inbox: list[Tailed] = []
-        self._ends: dict[int, int] = {}
         self._tails: list[SimTail] = []
         self._ack_signal = Signal()
         self.tries = Tries()
-        self.registers.start(self._replica, self._ack_signal, self.tries)
         for check in self.sim.on_began:
             check.began(self.registration.id)
-        self.sim.world.spawn(self.host, f"{self.name}.main", self._main(), self._over)
         replicas = SimReplicas(self.sim, self.host, self.registration.id, self._ack_signal)
         acks = acknowledge(self.holder, self.registers, self.tries, incarnation(self.lives, self.name), replicas)
-        in_time: Performers = {**self._replica.in_time, News: self._await_news, PublishAcknowledgement: self._publish}
-        at_once = {**self._replica.at_once, Keep: self._keep}
-        self.sim.world.spawn(self.host, f"{self.name}.acks", perform(acks, at_once, in_time))
-        if self.sim.shared["balances"]:
-            self.sim.world.spawn(self.host, f"{self.name}.load", self._perform(report_loads(self.holder)))
+        wish = self._wish if self.tokens else None
+        life = live(self.registration, self.holder, self._client.draw, acks, wish)
+        self.sim.world.spawn(self.host, f"{self.name}.main", self._perform(life), self._over)
 
     def read_slowly(self, lag: Micros) -> None:
         """From now on the node gets records of the mutations that much later."""
@@ -156,21 +152,23 @@ class SimNode:
     def _over(self, why: str) -> None:
         self.sim.broken("node_ended", f"{self.name} ended: {why}")
 
-    # ------------------------------------------------------------------------------------------- main loop
+    # ----------------------------------------------------------------------------------------------- start
 
-    def _main(self) -> Step:
-        sim, replica = self.sim, self._replica
+    def _follow(self, _: FollowLog) -> Step:
         yield from self._client.start()
-        yield from replica.barrier()
-        if replica.state.epoch < self._acknowledged():
-            sim.broken("node_disk", f"{self.name} acknowledged an epoch that the log does not have")
+        return (yield from self._replica.barrier())
+
+    def _compare_disk(self, effect: CompareDisk) -> None:
+        if effect.state.epoch < self._acknowledged():
+            self.sim.broken("node_disk", f"{self.name} acknowledged an epoch that the log does not have")
+
+    def _open_mutations(self, _: OpenMutations) -> Step:
+        sim, ends = self.sim, {}
         partitions = range(len(sim.broker.topics[MUTATIONS]))
         for partition in partitions:
-            while partition not in self._ends:
-                try:
-                    self._ends[partition] = yield from sim.broker.end(self.host, MUTATIONS, partition)
-                except Unanswered:
-                    continue
+            while partition not in ends:
+                with suppress(Unanswered):
+                    ends[partition] = yield from sim.broker.end(self.host, MUTATIONS, partition)
         begin = {partition: sim.shared["mutations_begin"].get(partition, 0) for partition in partitions}
         places = reads_from(begin, self.holder.positions)
         for partition in partitions:
@@ -178,9 +176,9 @@ class SimNode:
             self._tails.append(
                 sim.broker.tail(self.host, MUTATIONS, partition, places[partition], self._taker(partition), lag)
             )
-        self._beside("member", self._membership())
-        turns = Turns(self.holder, self._client.draw, begin, self._ends)
-        yield from self._perform(turns.run())
+        return OpenedMutations(begin, ends)
+
+    # --------------------------------------------------------------------------------------------- effects
 
     def _perform(self, steps: Steps[None]) -> Step:
         """Perform steps of the node to their end."""
@@ -188,7 +186,10 @@ class SimNode:
         at_once: dict[type, Callable[[Any], Any]] = {
             **replica.at_once,
             BeginStream: lambda effect: self._beside("stream", self._fetch(effect.fetch)),
-            Beside: lambda effect: self._beside("settle", self._settle(effect.steps)),
+            Beside: self._begin,
+            CompareDisk: self._compare_disk,
+            ServeRegisters: lambda _: self.registers.start(self._replica, self._ack_signal, self.tries),
+            Keep: self._keep,
             CountVerdicts: lambda effect: sim.did.update(
                 {("write", code): count for code, count in effect.verdicts.items()}
             ),
@@ -201,7 +202,11 @@ class SimNode:
         }
         in_time: Performers = {
             **replica.in_time,
+            FollowLog: self._follow,
+            OpenMutations: self._open_mutations,
             Take: self._take,
+            News: self._await_news,
+            PublishAcknowledgement: self._publish,
             Rest: _rest,
             AskFor: self._ask,
             After: lambda _: _rest(LATER),
@@ -234,8 +239,15 @@ class SimNode:
         found: int = self.host.disk.get("acknowledged", 0)
         return found
 
-    def _settle(self, steps: Steps[None]) -> Step:
-        yield from self._perform(steps)
+    def _begin(self, effect: Beside) -> None:
+        if effect.name != "load" or self.sim.shared["balances"]:
+            self._beside(effect.name, self._to_its_end(effect.steps))
+
+    def _to_its_end(self, steps: Steps[None]) -> Step:
+        try:
+            yield from self._perform(steps)
+        except NodeFailed as failed:  # it is refused for good: an operator starts it again, not to join
+            self.sim.world.tell(self.name, f"stays out: {failed}")
         self._replica.changed.fire()
 
     def _ask(self, effect: AskFor) -> Step:
@@ -272,18 +284,6 @@ class SimNode:
 
     def _publish_load(self, publish: PublishLoad) -> Step:
         return self.sim.broker.try_append(self.host, LOAD, [(publish.load.node, encode_node_load(publish.load))])
-
-    # ---------------------------------------------------------------------------------------- membership
-
-    def _membership(self) -> Step:
-        """Register, then join or replace; what is refused for good stays out."""
-        draw = self._client.draw
-        try:
-            yield from self._perform(register(self.registration, draw))
-            if self.tokens:
-                yield from self._perform(join(self.registration.id, self._wish, draw))
-        except NodeFailed as failed:
-            self.sim.world.tell(self.name, f"stays out: {failed}")
 
     def _wish(self, state: ClusterState) -> Steps[Join | Replace]:
         """To join; or to replace, after the cluster has heard that a lost node is down."""

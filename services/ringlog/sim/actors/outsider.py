@@ -38,7 +38,6 @@ class SimOutsider:
         self.sim = sim
         self.host = host
         self._chance = Chance(sim.world.seed, "outsider")
-        self._sent = 0
 
     def start(self, keys: tuple[Key, ...]) -> None:
         """Begin, with these registers in mind."""
@@ -78,9 +77,7 @@ class SimOutsider:
         return made.entry
 
     def _send(self, node: str, key: Key, cell: RegisterCell | None, planned: ClusterState) -> None:
-        self._sent += 1
         target = self.sim.shared["nodes"][node]
-        # Negative numbers are nobody else's.
-        message = Message(-self._sent, key, cell, planned, self.host, lambda _: None)
+        message = Message(key, cell, planned, self.host, lambda _: None)
         self.sim.did["outsider", "write" if cell is not None else "read"] += 1
         self.sim.world.send(self.host, target.host, target.registers.take, message)

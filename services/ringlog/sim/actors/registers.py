@@ -1,35 +1,40 @@
-"""Registers on the simulated world: ``ringlog.node.registers`` decides, this moves messages, time and the disk.
+"""Registers on the simulated world: ``ringlog.node.protocol.registers`` with a journal and messages on virtual time.
 
 They live beside the rows of a node and follow the log at a pace of their own; the node acknowledges what both have. A
-write takes a while to get to the disk, a read to be looked up. On the host's disk: ``registers``.
+batch of the journal takes a while to get to the disk. On the host's disk: ``registers``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from ringlog.kernel.outcome import Entry, Outcome, UnreadableEntry
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Epoch, Micros, NodeId, OperationId
 from ringlog.node import registers
 from ringlog.node.cells import Excerpt
+from ringlog.node.image import Image, fold
+from ringlog.node.protocol.registers import Done, DurableRegisters
 from ringlog.node.protocol.stream import Again, AskAgain, PullMissing, stream
-from ringlog.node.registers import Behind, Durable, RegisterFetch, RegisterReplica, Reply
+from ringlog.node.registers import Behind, RegisterFetch, RegisterReplica, Reply
 from ringlog.node.tries import Tries
 from ringlog.protocol.effects import At, WallClock
 from ringlog.sim.chance import Chance
 from ringlog.sim.replica import Performers, SimReplica, Step, perform
-from ringlog.sim.world import MS, SECOND, PowerCut, Signal, SimHost, SimWorld, Unanswered
+from ringlog.sim.world import MS, SECOND, Signal, SimHost, SimWorld, Unanswered
 from ringlog.wire.cells import Key, RegisterCell
-from ringlog.wire.data import ReadReply, WriteReply
+from ringlog.wire.data import JournalRecord, ReadReply, WriteReply
 
 if TYPE_CHECKING:
     from ringlog.sim.simulation import Simulation
 
 DISK = "registers"
 RETRY_US: Micros = 250 * MS
+PAGE = 2
+"""Cells that a page of a stream has at most: few, so that streams are cut off between pages."""
 
 
 class NotYet(Exception):
@@ -43,13 +48,43 @@ class Message:
     away.
     """
 
-    number: int
     key: Key
     cell: RegisterCell | None
     planned: ClusterState
     source: SimHost
     answer: Callable[[Any], None]
     is_digest: bool = False
+
+
+class SimJournal:
+    """A journal on the disk of ``host``: what waits gets there together, after a time below ``slowness()``."""
+
+    def __init__(self, world: SimWorld, host: SimHost, slowness: Callable[[], Micros]) -> None:
+        self._world = world
+        self._host = host
+        self._slowness = slowness
+        self._waiting: list[tuple[JournalRecord, Done]] = []
+        self._news = Signal()
+        self.found: Image = host.disk.get(DISK, Image())
+        world.spawn(host, f"{host.name}.journal", self._run())
+
+    def append(self, record: JournalRecord, done: Done) -> None:
+        """As the port says."""
+        self._waiting.append((record, done))
+        self._news.fire()
+
+    def _run(self) -> Step:
+        image = self.found
+        while True:
+            if not self._waiting:
+                yield self._news
+            batch, self._waiting = self._waiting, []
+            yield self._slowness()
+            for record, _ in batch:
+                image = fold(image, record)
+                self._world.store(self._host, DISK, image)
+            for _, done in batch:
+                done()
 
 
 class SimRegisters:
@@ -62,26 +97,33 @@ class SimRegisters:
         self.sim = sim
         self.host = host
         self.node = node
-        self.value = RegisterReplica(node)
         self.news = Signal()
         self._tries = Tries()
         self._life = -1
         self._chance = Chance(sim.world.seed, f"registers/{host.name}")
         self._slowness: Micros = self._chance.pick([1, 5, 20, 100, 400]) * MS
-        self.disk: Micros = self._chance.pick([1, 20, 300, 1_500]) * MS
+        self.disk: Micros = self._chance.pick([1] if sim.shared["keeps_rows"] else [1, 20, 300, 1_500]) * MS
+        self._registers: DurableRegisters | None = None
         self._open: dict[int, Message] = {}
         self._waiting: list[Message] = []
+        self._is_busy = False
+        self._free = Signal()
 
     def start(self, replica: SimReplica, news: Signal, tries: Tries) -> None:
         """Begin a life with what is on the disk."""
         self._tries = tries
         self._life = self.host.life
         self.news = news
-        self.value = registers.restarted(self.node, self.host.disk.get(DISK, Durable()))
         self._open.clear()
         self._waiting.clear()
-        replica.followers.append(self._hear)
-        self.sim.world.spawn(self.host, f"{self.host.name}.registers", self._follow(replica))
+        journal = SimJournal(self.sim.world, self.host, lambda: self._chance.below(self.disk) + 1)
+        self._registers = DurableRegisters(self.node, journal.found, journal, self._written)
+        self.sim.world.spawn(self.host, f"{self.host.name}.registers", self._follow(self._registers, replica))
+
+    @property
+    def value(self) -> RegisterReplica:
+        """The registers as they are now, or were when the node ended."""
+        return RegisterReplica(self.node) if self._registers is None else self._registers.value
 
     def acknowledgeable(self) -> Epoch:
         """The newest epoch that the node may acknowledge as far as its registers go."""
@@ -93,131 +135,137 @@ class SimRegisters:
 
     # ----------------------------------------------------------------------------------------------- epochs
 
-    def _hear(self, _: ClusterState, after: ClusterState, __: Entry | UnreadableEntry, ___: Outcome, ____: int) -> None:
-        """After a restart every state of the log goes by, until the one comes that may be served."""
-        if self._life == self.host.life and not registers.is_ready(self.value):
-            try:
-                self._adopt(after)
-            except PowerCut:
-                self.sim.world.power_cut(self.host)
-
-    def _follow(self, replica: SimReplica) -> Step:
+    def _follow(self, kept: DurableRegisters, replica: SimReplica) -> Step:
+        yield from self._on_disk(kept.begin)
         seen: ClusterState | None = None
         while True:
             if replica.state is seen:
                 yield replica.changed
             yield self._chance.below(self._slowness) + 1
             seen = replica.state
-            self._adopt(seen)
+            yield from self._adopt(kept, seen)
 
-    def _adopt(self, state: ClusterState) -> None:
-        before = self.value
-        after, replies = registers.adopt(before, state)
-        if after is before:
+    def _adopt(self, kept: DurableRegisters, state: ClusterState) -> Step:
+        before = kept.value
+
+        def begin(done: Done) -> bool:
+            lost = kept.lost_under(state)
+            if lost is not None:
+                kept.adopt(state, lost, done)
+            return lost is not None
+
+        if not (yield from self._on_disk(begin)):
             return
-        self.sim.world.store(self.host, DISK, after.durable)
-        self.value = after
         for check in self.sim.on_serves:
-            check.serves(self.node, after.state)
-        self._reply(replies)
-        for fetch in after.fetching:
+            check.serves(self.node, kept.value.state)
+        for fetch in kept.value.fetching:
             if fetch not in before.fetching:
-                self.sim.world.spawn(self.host, f"{self.host.name}.cells", self._fetch(fetch))
+                self.sim.world.spawn(self.host, f"{self.host.name}.cells", self._fetch(kept, fetch))
         waiting, self._waiting = self._waiting, []
         for message in waiting:
             self.take(message)
         self.news.fire()
 
+    def _on_disk(self, begin: Callable[[Done], bool | None]) -> Step:
+        """Begin something that is done when it is on the disk, and wait for that, one after the other; False if it was
+        refused.
+        """
+        while self._is_busy:
+            yield self._free
+        self._is_busy = True
+        try:
+            over = Signal()
+            if begin(over.fire) is False:
+                return False
+            yield over
+            return True
+        finally:
+            self._is_busy = False
+            self._free.fire()
+
     # ------------------------------------------------------------------------------------- reads and writes
 
     def take(self, message: Message) -> None:
         """A message has arrived."""
-        if self._life != self.host.life:
+        kept = self._registers
+        if self._life != self.host.life or kept is None:
             return
-        number, key, epoch, state_id = message.number, message.key, message.planned.epoch, message.planned.state_id
-        if message.cell is None:
-            self.value, verdict = registers.admit_read(self.value, number, key, epoch, state_id)
-        else:
-            self.value, verdict = registers.admit_write(self.value, number, key, message.cell, epoch, state_id)
-        if isinstance(verdict, Behind):
+        epoch, state_id = message.planned.epoch, message.planned.state_id
+        found: int | Reply | Behind = Behind(epoch)
+        if not kept.is_adopting:
+            found = (
+                kept.read(message.key, epoch, state_id)
+                if message.cell is None
+                else kept.write(message.key, message.cell, epoch, state_id)
+            )
+        if isinstance(found, Behind):
             self.sim.did["register", "waits for the epoch"] += 1
             self._waiting.append(message)
-            return
-        self._open[number] = message
-        if verdict is None:
-            for check in self.sim.on_admitted:
-                check.admitted(self.node, number, self.value.state.epoch, message.cell is not None, message.planned)
-            delay = self._chance.below(self.disk)
-            self.sim.world.on(self.host, delay, self._carry_out, message)
+        elif isinstance(found, int):
+            self._open[found] = message
+            self._admitted(message, found)
         else:
-            self._reply((verdict,))
+            if not found.refused:
+                self._admitted(message, found.number)
+            self._reply(message, found)
 
-    def _carry_out(self, message: Message) -> None:
-        before = self.value
-        if message.cell is None:
-            self.value, replies = registers.look_up(before, message.number)
-        else:
-            after, replies = registers.apply(before, message.number)
-            if after.durable is not before.durable:
-                try:
-                    self.sim.world.store(self.host, DISK, after.durable)
-                except PowerCut:
-                    self.sim.world.power_cut(self.host)
-                    return
-            self.value = after
-            self.news.fire()
-        self._reply(replies)
+    def _admitted(self, message: Message, number: int) -> None:
+        for check in self.sim.on_admitted:
+            check.admitted(self.node, number, self.value.state.epoch, message.cell is not None, message.planned)
 
-    def _reply(self, replies: tuple[Reply, ...]) -> None:
-        for reply in replies:
-            message = self._open.pop(reply.number)
-            what = "write" if message.cell is not None else "read"
-            self.sim.did["register", f"{what} {reply.refused or 'answered'}"] += 1
-            for check in self.sim.on_replied:
-                check.replied(self.node, reply)
-            if message.cell is None:
-                self._send(message, registers.read_reply(self.value, reply, message.is_digest))
-            else:
-                self._send(message, registers.write_reply(self.value, reply))
+    def _written(self, reply: Reply) -> None:
+        self.news.fire()
+        self._reply(self._open.pop(reply.number), reply)
 
-    def _send(self, message: Message, reply: ReadReply | WriteReply) -> None:
-        self.sim.world.send(self.host, message.source, message.answer, reply)
+    def _reply(self, message: Message, reply: Reply) -> None:
+        what = "write" if message.cell is not None else "read"
+        self.sim.did["register", f"{what} {reply.refused or 'answered'}"] += 1
+        for check in self.sim.on_replied:
+            check.replied(self.node, reply)
+        sent: ReadReply | WriteReply = (
+            registers.read_reply(self.value, reply, message.is_digest)
+            if message.cell is None
+            else registers.write_reply(self.value, reply)
+        )
+        self.sim.world.send(self.host, message.source, message.answer, sent)
 
     # -------------------------------------------------------------------------------------------- streaming
 
-    def _fetch(self, fetch: RegisterFetch) -> Step:
-        sim = self.sim
-        source: SimRegisters = sim.shared["nodes"][fetch.source].registers
-
-        def ask(answer: Callable[[Any], None]) -> None:
-            answer(source.serve(fetch))
+    def _fetch(self, kept: DurableRegisters, fetch: RegisterFetch) -> Step:
+        world, did = self.sim.world, self.sim.did
+        source: SimRegisters = self.sim.shared["nodes"][fetch.source].registers
 
         def attempt(_: PullMissing) -> Step:
-            try:
-                cells: dict[Key, RegisterCell] = yield from sim.world.call(self.host, source.host, ask, 2 * SECOND)
-            except (NotYet, Unanswered) as waiting:
-                return AskAgain(type(waiting).__name__)
-            after = registers.receive(self.value, fetch, cells)
-            sim.did["register", "stream kept" if after is not None else "stream refused"] += 1
-            if after is not None:
-                sim.world.store(self.host, DISK, after.durable)
-                self.value = after
-                sim.world.tell(self.host.name, f"got {len(cells)} registers for {fetch.operation}")
-                self.news.fire()
+            while True:
+                ask = partial(source.page, fetch, kept.mark(fetch))
+                try:
+                    page: dict[Key, RegisterCell] = yield from world.call(self.host, source.host, ask, 2 * SECOND)
+                except (NotYet, Unanswered) as waiting:
+                    return AskAgain(type(waiting).__name__)
+                if not page:
+                    break
+                if not (yield from self._on_disk(partial(kept.receive_page, fetch, page))):
+                    did["register", "page refused"] += 1
+                    return AskAgain("page refused")
+            did["register", "stream kept" if kept.receive_end(fetch) else "stream refused"] += 1
+            world.tell(self.host.name, f"has the registers for {fetch.operation}")
+            self.news.fire()
             return None
 
-        steps = stream(fetch, self._tries, lambda: fetch in self.value.fetching, lambda: self.value.state)
-        return perform(steps, *streaming(self.host, sim.world, self._chance, self._slowness, self.news, attempt))
+        steps = stream(fetch, self._tries, lambda: fetch in kept.value.fetching, lambda: kept.value.state)
+        return perform(steps, *streaming(self.host, world, self._chance, self._slowness, self.news, attempt))
 
-    def serve(self, fetch: RegisterFetch) -> dict[Key, RegisterCell] | NotYet:
-        """These registers as a source."""
+    def page(self, fetch: RegisterFetch, after: Key | None, answer: Callable[[Any], None]) -> None:
+        """These registers as a source: some of those behind a register."""
         if self._life != self.host.life:
-            return NotYet()
+            answer(NotYet())
+            return
         found = registers.snapshot(self.value, fetch)
         if isinstance(found, Excerpt):
-            return dict(found.after())
+            answer(dict(islice(found.after(after), PAGE)))
+            return
         self.sim.did["register", "stream waits" if isinstance(found, Behind) else "stream not served"] += 1
-        return NotYet()
+        answer(NotYet())
 
 
 Performed = tuple[dict[type, Callable[[Any], Any]], Performers]

@@ -42,7 +42,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "dict(self.positions)), sync)",
         "dict(self.positions)))",
         "a node acknowledges what a power cut may still take",
-        100,
+        300,
         PROFILE,
     ),
 )

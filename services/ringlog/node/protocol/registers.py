@@ -1,0 +1,183 @@
+"""In which order a node's registers get to the disk, into sight, and into answers.
+
+``ringlog.node.registers`` decides; here each of its steps is taken when the journal has it:
+
+- a **write** is admitted and handed to the journal in one step; it is applied and answered once it is on disk;
+- an **epoch** is handed over with the ranges that go by it, while nothing new is admitted; it is adopted once it is on
+  disk. So the journal has writes and epochs in the order in which they were admitted and adopted;
+- a **page of a stream** is kept once it is on disk, with the place where the stream goes on after a restart. No epoch
+  is adopted between the two: what a cancelled operation streamed is dropped whole.
+
+Reads take no step on the disk: what they find is there already. Between two steps the value is the fold of what the
+disk has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from itertools import count
+from typing import Protocol
+
+from immutables import Map
+
+from ringlog.kernel.history import state_id_at
+from ringlog.kernel.state import ClusterState
+from ringlog.kernel.values import Epoch, NodeId, OperationId
+from ringlog.node import registers
+from ringlog.node.errors import NodeFailed
+from ringlog.node.image import Image, StreamName
+from ringlog.node.registers import Behind, Durable, RegisterFetch, RegisterReplica, Reply
+from ringlog.node.spans import Span, Spans
+from ringlog.node.work import works_of
+from ringlog.wire.cells import Key, RegisterCell
+from ringlog.wire.data import JournalRecord, StreamMark
+
+Done = Callable[[], None]
+
+
+class RecordJournal(Protocol):
+    """Where records go. They are on disk in the order in which they were handed over."""
+
+    def append(self, record: JournalRecord, done: Done) -> None:
+        """Have a record on the disk soon; ``done`` is called then, after those of the records before it."""
+
+
+class DurableRegisters:
+    """The registers of ``node``, that begin with what its disk held.
+
+    Who drives them lets one call at a time in, and one ``done`` of the journal. Epochs and pages are handed over one
+    after the other: the next one when the ``done`` of the last was called. ``reply``: hears the answers to writes.
+    """
+
+    def __init__(self, node: NodeId, found: Image, journal: RecordJournal, reply: Callable[[Reply], None]) -> None:
+        self.node = node
+        self.start = found.start + 1
+        self.value: RegisterReplica = registers.restarted(node, Durable(found.epoch, found.cells, found.state_id))
+        self.is_adopting = False
+        self._marks: dict[StreamName, Key] = dict(found.marks)
+        self._journal = journal
+        self._reply = reply
+        self._numbers = count(1)
+
+    def begin(self, done: Done) -> None:
+        """Have it on the disk that the node has started again."""
+        self._journal.append(JournalRecord(start=self.start), done)
+
+    def image(self) -> Image:
+        """What the disk holds."""
+        durable = self.value.durable
+        return Image(durable.epoch, self.start, durable.cells, Map(self._marks), durable.state_id)
+
+    # ---------------------------------------------------------------------------------------------- epochs
+
+    def lost_under(self, state: ClusterState) -> Spans | None:
+        """The registers that go if ``state`` is adopted; None if it is not newer. May be asked beside other calls.
+
+        Raises NodeFailed if the state does not descend from the one that was adopted last.
+        """
+        value = self.value
+        if not registers.is_news(value, state):
+            return None
+        if registers.is_of_another_log(value, state):
+            raise NodeFailed(_other_log(value.durable, state))
+        return registers.lost_under(value, state)
+
+    def adopt(self, state: ClusterState, lost: Spans, done: Done) -> None:
+        """Serve under ``state`` once that is on disk; ``lost`` is what goes. Until then nothing is admitted."""
+        self.is_adopting = True
+        gone = tuple(span for span in lost if _is_in_use(self.value, span))
+        wanted = works_of(state, self.node)
+        ended = tuple(sorted({name[0] for name in self._marks}.difference(wanted)))
+        record = JournalRecord(epoch=state.epoch, ended=ended, state_id=state.state_id, gone=gone)
+        self._journal.append(record, partial(self._adopted, state, lost, ended, done))
+
+    def _adopted(self, state: ClusterState, lost: Spans, ended: tuple[OperationId, ...], done: Done) -> None:
+        self.value, replies = registers.adopt(self.value, state, lost)
+        self._marks = {name: key for name, key in self._marks.items() if name[0] not in ended}
+        self.is_adopting = False
+        for reply in replies:
+            self._reply(reply)
+        done()
+
+    def acknowledgeable(self) -> Epoch:
+        """The newest epoch that the node may acknowledge as far as its registers go."""
+        return registers.acknowledgeable(self.value)
+
+    def received(self, operation: OperationId) -> bool:
+        """True if everything that was to be streamed for the operation is here."""
+        return operation in self.value.received
+
+    # ------------------------------------------------------------------------------------- reads and writes
+
+    def write(self, key: Key, cell: RegisterCell, epoch: Epoch, state_id: str) -> int | Reply | Behind:
+        """Take a write: the number under which it is answered, or why it is refused. Not while an epoch is adopted."""
+        assert not self.is_adopting, "the journal has an epoch and what is admitted under it in their order"
+        number = next(self._numbers)
+        self.value, verdict = registers.admit_write(self.value, number, key, cell, epoch, state_id)
+        if verdict is not None:
+            return verdict
+        self._journal.append(JournalRecord(cells=((key, cell),)), partial(self._apply, number))
+        return number
+
+    def _apply(self, number: int) -> None:
+        self.value, replies = registers.apply(self.value, number)
+        for reply in replies:
+            self._reply(reply)
+
+    def read(self, key: Key, epoch: Epoch, state_id: str) -> Reply | Behind:
+        """What a register holds, or why that is not said. Not while an epoch is adopted."""
+        assert not self.is_adopting, "what is read under an epoch may go with the next one"
+        number = next(self._numbers)
+        self.value, verdict = registers.admit_read(self.value, number, key, epoch, state_id)
+        if verdict is not None:
+            return verdict
+        self.value, (reply,) = registers.look_up(self.value, number)
+        return reply
+
+    # ------------------------------------------------------------------------------------------- streaming
+
+    def mark(self, fetch: RegisterFetch) -> Key | None:
+        """Where a stream goes on: everything up to this key is here."""
+        return self._marks.get((fetch.operation, fetch.source, fetch.replication))
+
+    def receive_page(self, fetch: RegisterFetch, cells: dict[Key, RegisterCell], done: Done) -> bool:
+        """Keep a page, in ascending order, that follows ``mark``; False refuses a stream that nobody wants any more, or
+        cells that are none of it under the adopted epoch: a source may not know yet that their keyspace is gone.
+        """
+        wanted = registers.spans_of(self.value.state, fetch)
+        if fetch not in self.value.fetching or not all(key in wanted for key in cells):
+            return False
+        last = max(cells)
+        mark = StreamMark(fetch.operation, fetch.source, fetch.replication, last)
+        record = JournalRecord(cells=tuple(cells.items()), marks=(mark,))
+        self._journal.append(record, partial(self._page_kept, fetch, cells, last, done))
+        return True
+
+    def _page_kept(self, fetch: RegisterFetch, cells: dict[Key, RegisterCell], last: Key, done: Done) -> None:
+        after = registers.receive_page(self.value, fetch, cells)
+        assert after is not None, "no epoch was adopted in between"
+        self.value = after
+        self._marks[fetch.operation, fetch.source, fetch.replication] = last
+        done()
+
+    def receive_end(self, fetch: RegisterFetch) -> bool:
+        """All pages are here; False refuses a stream that nobody wants any more."""
+        after = registers.receive(self.value, fetch, {})
+        self.value = after or self.value
+        return after is not None
+
+
+def _other_log(durable: Durable, state: ClusterState) -> str:
+    return (
+        f"the registers are of a log in which the state at epoch {durable.epoch} was {durable.state_id}; in this one "
+        f"it was {state_id_at(state, durable.epoch)}: restore the log, or replace this node by a new one"
+    )
+
+
+def _is_in_use(value: RegisterReplica, span: Span) -> bool:
+    """True if there are cells in the span, or writes in hand that would bring some."""
+    keyspace, first, last = span
+    return value.durable.cells.has_any(span) or any(
+        write.key.keyspace == keyspace and first <= write.key.token <= last for write in value.pending
+    )
