@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from ringlog.agents.snapshots import SnapshotThread
+from ringlog.agents.snapshots import SnapshotSteps, SnapshotThread
 from ringlog.kernel.commands.cluster import InitializeCluster, Noop
 from ringlog.kernel.commands.snapshots import TakeSnapshot
 from ringlog.kernel.encoding import digest
@@ -36,9 +36,11 @@ class Agents:
         replica = LogReplica(self.cluster.log).start()
         catch_up(replica)
         records = topic or self.cluster.records
-        thread = SnapshotThread(
-            role, lambda: SnapshotTopic(records), lambda: replica.identity, ManualClock(), lambda: role
+        clock = ManualClock()
+        steps = SnapshotSteps(
+            role, lambda: SnapshotTopic(records), lambda: replica.identity, clock.now_us, lambda: role
         )
+        thread = SnapshotThread(role, steps, lambda: replica.state, lambda _: None)
         replica.subscribe(lambda before, after, _item, _outcome, offset: thread.folded(before, after, offset))
         self.replicas.append(replica)
         self.threads.append(thread)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ringlog.agents.snapshots import SnapshotThread
+from ringlog.agents.snapshots import SnapshotSteps, SnapshotThread
 from ringlog.agents.truncation import LogEnds
 from ringlog.kernel.commands.cluster import Noop
 from ringlog.kernel.commands.snapshots import TakeSnapshot
@@ -192,16 +192,15 @@ class Threads:
         cluster = self.world.cluster
         replica = LogReplica(cluster.log, beginning=cluster.beginning()).start()
         catch_up(replica)
-        thread = SnapshotThread(
+        steps = SnapshotSteps(
             role,
             lambda: SnapshotTopic(cluster.records),
             lambda: replica.identity,
-            ManualClock(),
+            ManualClock().now_us,
             lambda: f"{role}-{cluster.log.end_offset()}",
-            lambda command: self.submit(replica, command),
             ends,
-            0.01,
         )
+        thread = SnapshotThread(role, steps, lambda: replica.state, lambda command: self.submit(replica, command), 0.01)
         replica.subscribe(lambda before, after, _item, _outcome, offset: thread.folded(before, after, offset))
         thread.acts(replica.state)
         self.replicas.append(replica)

@@ -1,31 +1,36 @@
-"""Agents store snapshots and confirm them, each from its own fold, in a thread beside the role's work.
+"""Agents store snapshots and confirm them, each from its own fold, beside the role's work.
 
 The keeper stores the state behind a ``TakeSnapshot``; coordinator and publisher wait for its head in the topic, and say
-what digest they have. The validator does neither: commits wait for it. A thread that is busy when the next one is taken
-goes on with that one: of an older snapshot nobody has need then. What the broker does not take is left out, with a
-warning; readers begin with an older one.
+what digest they have. The validator does neither: commits wait for it. Who is busy when the next one is taken goes on
+with that one: of an older snapshot nobody has need then. What the broker does not take is left out, with a warning;
+readers begin with an older one.
 
-Who confirms puts that into the log (``ConfirmSnapshot``), unless another one has. The keeper's thread also extends the
-archive, and deletes what may be deleted (``ringlog.agents.truncation``).
+Who confirms puts that into the log (``ConfirmSnapshot``), unless another one has. The keeper also extends the archive,
+and deletes what may be deleted (``ringlog.agents.truncation``).
+
+``SnapshotSteps`` is the order of all that. A thread performs it here, the simulator on virtual time: between any two
+steps something else can happen, within one the broker or the archive answers, or raises a LogError.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Final
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
 
 from ringlog.agents.truncation import LogEnds
 from ringlog.kernel.commands.snapshots import last_snapshot
-from ringlog.kernel.commands.truncation import ConfirmSnapshot, allowed_begin
+from ringlog.kernel.commands.truncation import ConfirmSnapshot, allowed_begin, is_known
 from ringlog.kernel.encoding import digest
 from ringlog.kernel.state import ClusterState
-from ringlog.kernel.values import Command, Micros
+from ringlog.kernel.values import Command, Epoch, Micros
 from ringlog.log.beginning import SnapshotTopic
 from ringlog.log.errors import LogError
 from ringlog.log.folding import Start
 from ringlog.protocol import coordinator_core, keeper, publisher
-from ringlog.runtime.clock import Clock
+from ringlog.protocol.effects import At, Newest, Steps, carry_out
 from ringlog.runtime.logs import get_logger
 from ringlog.wire.records import SnapshotConfirmation, StoredSnapshot
 
@@ -39,6 +44,35 @@ RETRY_S: Final = 10.0
 log = get_logger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class AwaitSnapshotWork:
+    """Wait for something to do; for what was ordered and not done yet, at most for a rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitHead:
+    """Wait for the head of that epoch, while no later snapshot is due. Outcome: it, or None if it does not come."""
+
+    topic: SnapshotTopic
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitOnce:
+    """Have this applied; the driver says why it was not."""
+
+    command: Command
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotSaid:
+    """Something was done, or given up, that those who watch want to hear of."""
+
+    event: str
+    epoch: Epoch
+    about: dict[str, Any]
+
+
 def is_mark(before: ClusterState, after: ClusterState) -> bool:
     """True if what made ``after`` asks for a snapshot of it."""
     return after.snapshots is not before.snapshots and last_snapshot(after) == after.epoch
@@ -49,11 +83,12 @@ def is_order(before: ClusterState, after: ClusterState) -> bool:
     return allowed_begin(after) > allowed_begin(before)
 
 
-class SnapshotThread:
-    """What a role does for snapshots. ``open_topic``: called in the thread, when there is something to do.
+class SnapshotSteps:
+    """What ``role`` does for snapshots. ``open_topic``: called when there is something to do.
 
-    ``identity``: the id of the log's topic; ``new_id``: draws the name of a snapshot; ``submit``: puts a command into
-    the log; ``ends``: archive and beginning of the log, for who stores; ``retry_s``: when a deletion is tried again.
+    ``identity``: the id of the log's topic; ``new_id``: draws the name of a snapshot; ``ends``: archive and beginning
+    of the log, for who stores. ``acts`` and ``folded`` may be called in another thread than the one that performs
+    ``run``.
     """
 
     def __init__(
@@ -61,46 +96,146 @@ class SnapshotThread:
         role: str,
         open_topic: Callable[[], SnapshotTopic],
         identity: Callable[[], str],
-        clock: Clock,
+        now: Callable[[], Micros],
         new_id: Callable[[], str],
-        submit: Callable[[Command], object] = lambda _: None,
         ends: LogEnds | None = None,
-        retry_s: float = RETRY_S,
     ) -> None:
         self._role = role
         self._open = open_topic
         self._identity = identity
-        self._clock = clock
+        self._now = now
         self._new_id = new_id
-        self._submit = submit
-        self._ends = ends
+        self._ends = ends if role in STORES else None
+        self._lock = threading.Lock()
         self._due: Start | None = None
         self._ordered: ClusterState | None = None
-        self._is_news = False
+
+    @property
+    def is_due(self) -> bool:
+        """True if a snapshot was taken that this role has not begun with."""
+        return self._due is not None
+
+    @property
+    def is_ordered(self) -> bool:
+        """True if something is to be deleted."""
+        return self._ordered is not None
+
+    def acts(self, state: ClusterState) -> bool:
+        """The role is taken over: what was ordered before may be left to do; True if so."""
+        is_left = self._ends is not None and allowed_begin(state) > 0
+        self._add(None, state if is_left else None)
+        return is_left
+
+    def folded(self, before: ClusterState, after: ClusterState, offset: int) -> bool:
+        """True if there is something to do now."""
+        is_taken = self._role in (*STORES, *CONFIRM) and is_mark(before, after)
+        is_ordered = self._ends is not None and is_order(before, after)
+        if is_taken or is_ordered:
+            self._add(Start(after, offset + 1) if is_taken else None, after if is_ordered else None)
+        return is_taken or is_ordered
+
+    def _add(self, due: Start | None, ordered: ClusterState | None) -> None:
+        with self._lock:
+            self._due, self._ordered = due or self._due, ordered or self._ordered
+
+    def run(self) -> Steps[None]:
+        """For ever."""
+        topic: SnapshotTopic | None = None
+        try:
+            while True:
+                yield AwaitSnapshotWork()
+                yield At("snapshots")
+                with self._lock:
+                    start, ordered, self._due = self._due, self._ordered, None
+                try:
+                    topic = topic or self._open()
+                    if start is not None:
+                        yield from (self._store if self._role in STORES else self._confirm)(topic, start)
+                    if ordered is not None:
+                        self._truncate(ordered)
+                except LogError as error:
+                    yield SnapshotSaid("given_up", 0 if start is None else start.state.epoch, {"why": error})
+        finally:
+            if topic is not None:
+                topic.close()
+
+    def _truncate(self, ordered: ClusterState) -> None:
+        assert self._ends is not None, "only who has the log's ends is woken by an order"
+        self._ends.truncate(ordered)
+        with self._lock:
+            if self._ordered is ordered:
+                self._ordered = None
+
+    def _store(self, topic: SnapshotTopic, start: Start) -> Steps[None]:
+        begin = 0 if self._ends is None else self._ends.begin()
+        head = topic.store(start, self._identity(), self._role, self._now(), self._new_id(), begin)
+        size = sum(part.size for part in head.parts)
+        yield SnapshotSaid("stored", head.epoch, {"bytes": size, "chunks": len(head.chunks), "digest": head.digest})
+        yield At("snapshots")
+        if self._ends is not None and (grown := self._ends.archive(start)) is not None:
+            yield from self._submit(grown)
+
+    def _confirm(self, topic: SnapshotTopic, start: Start) -> Steps[None]:
+        epoch = start.state.epoch
+        head: StoredSnapshot | None = yield AwaitHead(topic, epoch)
+        if head is None:
+            return
+        said, confirms = compared(start, head, self._identity(), self._role, self._now())
+        topic.confirm(said)
+        if confirms is not None:
+            yield SnapshotSaid("confirmed", epoch, {})
+            yield from self._submit(confirms)
+        else:
+            yield SnapshotSaid("disputed", epoch, {"digest": said.digest, "stored": head.digest})
+
+    def _submit(self, command: Command) -> Steps[None]:
+        yield At("snapshots")
+        if not is_known((yield Newest()), command):
+            yield SubmitOnce(command)
+
+
+class SnapshotThread:
+    """Performs ``steps`` in a thread that begins with the first thing to do.
+
+    ``submit``: puts a command into the log, ``newest``: gives the newest state; ``retry_s``: when a deletion is tried
+    again.
+    """
+
+    def __init__(
+        self,
+        role: str,
+        steps: SnapshotSteps,
+        newest: Callable[[], ClusterState],
+        submit: Callable[[Command], object],
+        retry_s: float = RETRY_S,
+    ) -> None:
+        self._role = role
+        self._steps = steps
+        self._newest = newest
+        self._submit = submit
         self._retry_s = retry_s
+        self._is_news = False
         self._over = False
         self._news = threading.Condition()
         self._thread: threading.Thread | None = None
 
     def acts(self, state: ClusterState) -> None:
-        """The role is taken over: what was ordered before may be left to do."""
-        if self._ends is not None and allowed_begin(state) > 0:
-            with self._news:
-                self._wake(None, state)
+        """The role is taken over."""
+        if self._steps.acts(state):
+            self._wake()
 
     def folded(self, before: ClusterState, after: ClusterState, offset: int) -> None:
         """In the replica's thread: is there something to do now?"""
-        is_taken, is_ordered = is_mark(before, after), self._ends is not None and is_order(before, after)
-        if self._role in (*STORES, *CONFIRM) and (is_taken or is_ordered):
-            with self._news:
-                self._wake(Start(after, offset + 1) if is_taken else None, after if is_ordered else None)
+        if self._steps.folded(before, after, offset):
+            self._wake()
 
-    def _wake(self, due: Start | None, ordered: ClusterState | None) -> None:
-        self._due, self._ordered, self._is_news = due or self._due, ordered or self._ordered, True
-        self._news.notify_all()
-        if self._thread is None and not self._over:
-            self._thread = threading.Thread(target=self._run, name=f"{self._role}-snapshots", daemon=True)
-            self._thread.start()
+    def _wake(self) -> None:
+        with self._news:
+            self._is_news = True
+            self._news.notify_all()
+            if self._thread is None and not self._over:
+                self._thread = threading.Thread(target=self._run, name=f"{self._role}-snapshots", daemon=True)
+                self._thread.start()
 
     def stop(self, timeout_s: float = 5.0) -> None:
         """Begin nothing more; what is under way ends by itself, or with the process."""
@@ -111,57 +246,45 @@ class SnapshotThread:
             self._thread.join(timeout_s)
 
     def _run(self) -> None:
-        topic: SnapshotTopic | None = None
+        handlers: dict[type, Callable[[Any], Any]] = {
+            At: lambda _: None,
+            Newest: lambda _: self._newest(),
+            AwaitSnapshotWork: lambda _: self._await_work(),
+            AwaitHead: self._await_head,
+            SubmitOnce: self._submit_once,
+            SnapshotSaid: self._say,
+        }
+        with suppress(_Over):
+            carry_out(self._steps.run(), lambda effect: handlers[type(effect)](effect))
+
+    def _await_work(self) -> None:
+        with self._news:
+            self._news.wait_for(lambda: self._over or self._is_news, self._retry_s if self._steps.is_ordered else None)
+            self._is_news = False
+            if self._over:
+                raise _Over
+
+    def _await_head(self, effect: AwaitHead) -> StoredSnapshot | None:
         try:
-            while (work := self._next()) is not None:
-                start, ordered = work
-                try:
-                    topic = topic or self._open()
-                    if start is not None:
-                        (self._store if self._role in STORES else self._confirm)(topic, start)
-                    if ordered is not None:
-                        self._truncate(ordered)
-                except LogError as error:
-                    epoch = 0 if start is None else start.state.epoch
-                    log.warning("snapshot_given_up", role=self._role, epoch=epoch, why=str(error))
-        finally:
-            if topic is not None:
-                topic.close()
+            return effect.topic.await_head(effect.epoch, lambda: not self._over and not self._steps.is_due, HEAD_WAIT_S)
+        except LogError as error:
+            self._say(SnapshotSaid("given_up", effect.epoch, {"why": error}))
+            return None
 
-    def _next(self) -> tuple[Start | None, ClusterState | None] | None:
-        """What there is to do; what was ordered is tried again after a rest. None: nothing any more."""
-        with self._news:
-            self._news.wait_for(lambda: self._over or self._is_news, None if self._ordered is None else self._retry_s)
-            start, self._due, self._is_news = self._due, None, False
-            return None if self._over else (start, self._ordered)
+    def _submit_once(self, effect: SubmitOnce) -> None:
+        try:
+            self._submit(effect.command)
+        except LogError as error:
+            self._say(SnapshotSaid("given_up", 0, {"why": error}))
 
-    def _truncate(self, ordered: ClusterState) -> None:
-        assert self._ends is not None, "only who has the log's ends is woken by an order"
-        self._ends.truncate(ordered)
-        with self._news:
-            if self._ordered is ordered:
-                self._ordered = None
+    def _say(self, effect: SnapshotSaid) -> None:
+        about = {name: str(value) if isinstance(value, LogError) else value for name, value in effect.about.items()}
+        say = {"given_up": log.warning, "disputed": log.error}.get(effect.event, log.info)
+        say(f"snapshot_{effect.event}", role=self._role, epoch=effect.epoch, **about)
 
-    def _store(self, topic: SnapshotTopic, start: Start) -> None:
-        begin = 0 if self._ends is None else self._ends.begin()
-        head = topic.store(start, self._identity(), self._role, self._clock.now_us(), self._new_id(), begin)
-        size = sum(part.size for part in head.parts)
-        log.info("snapshot_stored", epoch=head.epoch, bytes=size, chunks=len(head.chunks), digest=head.digest)
-        if self._ends is not None and (grown := self._ends.archive(start)) is not None:
-            self._submit(grown)
 
-    def _confirm(self, topic: SnapshotTopic, start: Start) -> None:
-        epoch = start.state.epoch
-        head = topic.await_head(epoch, lambda: not self._over and self._due is None, HEAD_WAIT_S)
-        if head is None:
-            return
-        said, confirms = compared(start, head, self._identity(), self._role, self._clock.now_us())
-        topic.confirm(said)
-        if confirms is not None:
-            log.info("snapshot_confirmed", role=self._role, epoch=epoch)
-            self._submit(confirms)
-        else:
-            log.error("snapshot_disputed", role=self._role, epoch=epoch, digest=said.digest, stored=head.digest)
+class _Over(Exception):
+    """The thread is to end."""
 
 
 def compared(

@@ -16,15 +16,13 @@ from collections.abc import Iterator
 
 from ringlog.agents.contract import Acknowledge, Ended
 from ringlog.agents.exits import CRASHED, HALTED, SUPERSEDED, Diverged, End, Superseded
-from ringlog.agents.snapshots import SnapshotThread
+from ringlog.agents.snapshots import SnapshotSteps, SnapshotThread
 from ringlog.agents.soundness import Soundness
 from ringlog.agents.truncation import LogEnds
 from ringlog.agents.watch import records_of
 from ringlog.client.direct import DirectAuthor
-from ringlog.kernel.commands.truncation import is_known
 from ringlog.kernel.outcome import Entry, Outcome, UnreadableEntry
 from ringlog.kernel.state import ClusterState
-from ringlog.kernel.values import Command
 from ringlog.log.driver import LogDriver, micros
 from ringlog.log.errors import LogDamaged, LogError, LogPassed, RecordTooLarge, ReplicaHalted, TopicMisconfigured
 from ringlog.log.kafka import KafkaLog
@@ -74,15 +72,15 @@ class RoleThread(ABC):
         records = records_of(settings, self.role)
         self.replica = LogReplica(self.log, record=records, beginning=self.beginning)
         self.author = DirectAuthor(self.log, self.replica, f"{self.role}-{self.instance[:8]}", self.clock, self.draw)
-        self._snapshots = SnapshotThread(
+        steps = SnapshotSteps(
             self.role,
             lambda: open_snapshots(settings.bootstrap_servers, settings.cluster),
             lambda: self.replica.identity,
-            self.clock,
+            self.clock.now_us,
             lambda: str(uuid.uuid4()),
-            self._submit_unless_known,
             self.log_ends(),
         )
+        self._snapshots = SnapshotThread(self.role, steps, lambda: self.replica.state, self.author.submit)
         self.producer = AckedProducer(settings.bootstrap_servers, f"ringlog-{self.role}")
         self._ended = ended
         self._inbox: deque[Offered] = deque()
@@ -243,11 +241,6 @@ class RoleThread(ABC):
         self.term = acts.term
         self.replica.subscribe(self._on_folded)
         self._snapshots.acts(self.replica.state)
-
-    def _submit_unless_known(self, command: Command) -> None:
-        """What a snapshot's thread has to say, unless the log says it already."""
-        if not is_known(self.replica.state, command):
-            self.author.submit(command)
 
     def _on_folded(
         self, before: ClusterState, after: ClusterState, _item: Entry | UnreadableEntry, _outcome: Outcome, offset: int

@@ -1,4 +1,4 @@
-"""What agents do for snapshots, on the simulated world: ``ringlog.agents.snapshots`` with pauses instead of a thread.
+"""What agents do for snapshots, on the simulated world: performs ``ringlog.agents.snapshots`` on virtual time.
 
 Between what is stored, confirmed, archived, said in the log, and deleted, time passes in which anything can happen; in
 each write to a topic or to the archive the machine can lose its power.
@@ -6,29 +6,32 @@ each write to a topic or to the archive the machine can lose its power.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
+from itertools import count
 from typing import TYPE_CHECKING, Final, Protocol
 
-from ringlog.agents.snapshots import STORES, compared, is_mark, is_order
+from ringlog.agents.snapshots import AwaitHead, AwaitSnapshotWork, SnapshotSaid, SnapshotSteps, SubmitOnce
 from ringlog.agents.truncation import LogEnds
 from ringlog.kernel.changes import EpochChange
-from ringlog.kernel.commands.truncation import allowed_begin, is_known
 from ringlog.kernel.outcome import Entry, Outcome, UnreadableEntry
 from ringlog.kernel.state import ClusterState
-from ringlog.kernel.values import Command, Epoch, Micros
+from ringlog.kernel.values import Epoch, Micros
 from ringlog.log.beginning import SnapshotTopic
 from ringlog.log.errors import LogError
 from ringlog.log.folding import Start
+from ringlog.protocol.effects import At, Newest
 from ringlog.protocol.role import superseded
 from ringlog.sim.at_once import IDENTITY, ArchiveAtOnce, TopicAtOnce
 from ringlog.sim.broker import CHANGES, METADATA, SNAPSHOTS
 from ringlog.sim.chance import Chance
 from ringlog.sim.memo import cached_change
-from ringlog.sim.replica import SimAuthor, SimReplica, Step
+from ringlog.sim.replica import Performers, SimAuthor, SimReplica, Step, perform
 from ringlog.sim.world import MS, SECOND, Signal, SimHost
+from ringlog.wire.records import StoredSnapshot
 
 if TYPE_CHECKING:
-    from ringlog.sim.simulation import Simulation
+    from ringlog.sim.simulation import LogEndsState, Simulation
 
 PAUSES_US: Final = (1 * MS, 5 * MS, 20 * MS, 60 * MS, 700 * MS)
 LOOK_US: Final = 40 * MS
@@ -49,8 +52,20 @@ class Acting(Protocol):
     direct: SimAuthor
 
 
-def _unsaid(_event: str, **_: object) -> None:
-    """What happens here is counted."""
+class _Forgetful(SnapshotTopic):
+    """What is stored once, where that was ordered, is another state: its writer has a defect."""
+
+    def __init__(self, records: TopicAtOnce, ends: LogEndsState) -> None:
+        super().__init__(records)
+        self._log_ends = ends
+
+    def store(
+        self, start: Start, topic_id: str, by: str, at: Micros, snapshot_id: str, begin: int = 0
+    ) -> StoredSnapshot:
+        """As it ships."""
+        if self._log_ends.forgetful:
+            self._log_ends.forgetful, start = False, replace(start, state=replace(start.state, name="another"))
+        return super().store(start, topic_id, by, at, snapshot_id, begin)
 
 
 class SimSnapshots:
@@ -61,17 +76,32 @@ class SimSnapshots:
         ends = sim.log_ends
         self._sim = sim
         self._worker = worker
-        self._stores = worker.role in STORES
         self._chance = Chance(sim.world.seed, f"snapshots/{worker.instance}")
-        self._topic = SnapshotTopic(TopicAtOnce(sim.broker, SNAPSHOTS, ends.deaths, host))
+        topic = _Forgetful(TopicAtOnce(sim.broker, SNAPSHOTS, ends.deaths, host), ends)
         archive = None if ends.files is None else ArchiveAtOnce(ends.files, ends.deaths)
         log = TopicAtOnce(sim.broker, METADATA, ends.deaths, host)
-        self._ends = LogEnds(log, lambda: self._topic, log.delete_before, archive, self._published, self._acts, _unsaid)
-        self._due: Start | None = None
-        self._ordered = worker.replica.state if self._stores and allowed_begin(worker.replica.state) else None
+        log_ends = LogEnds(log, lambda: topic, log.delete_before, archive, self._published, self._acts, self._count)
+        numbers = count(1)
+        self._steps = SnapshotSteps(
+            worker.role,
+            lambda: topic,
+            lambda: IDENTITY,
+            worker.direct.now,
+            lambda: f"{worker.instance}/{next(numbers)}",
+            log_ends,
+        )
+        self._steps.acts(worker.replica.state)
         self._news = Signal()
         worker.replica.followers.append(self._folded)
-        self._process = sim.world.spawn(host, f"{worker.name}.snapshots", self._run())
+        at_once = {Newest: lambda _: worker.replica.state, SnapshotSaid: self._say}
+        in_time: Performers = {
+            AwaitSnapshotWork: self._await_work,
+            At: lambda _: self._pause(),
+            AwaitHead: self._await_head,
+            SubmitOnce: lambda effect: worker.direct.submit(effect.command),
+        }
+        steps = perform(self._steps.run(), at_once, in_time)
+        self._process = sim.world.spawn(host, f"{worker.name}.snapshots", steps)
 
     def close(self) -> None:
         """The worker ends."""
@@ -80,67 +110,37 @@ class SimSnapshots:
     def _folded(
         self, before: ClusterState, after: ClusterState, _item: Entry | UnreadableEntry, _outcome: Outcome, offset: int
     ) -> None:
-        if is_mark(before, after):
-            self._due = Start(after, offset + 1)
-            self._news.fire()
-        if self._stores and is_order(before, after):
-            self._ordered = after
+        if self._steps.folded(before, after, offset):
             self._news.fire()
 
-    def _run(self) -> Step:
-        while True:
-            if self._due is None and self._ordered is None:
-                yield self._news
-            elif self._due is None:
-                yield self._news, RETRY_US
-            yield self._pause()
-            start, self._due = self._due, None
-            try:
-                if start is not None:
-                    yield from (self._store(start) if self._stores else self._confirm(start))
-                if self._ordered is not None:
-                    ordered = self._ordered
-                    self._ends.truncate(ordered)
-                    self._ordered = None if self._ordered is ordered else self._ordered
-            except LogError as error:
-                self._sim.did["snapshots", error.code] += 1
+    def _await_work(self, _: AwaitSnapshotWork) -> Step:
+        if self._steps.is_due:
+            return
+        if self._steps.is_ordered:
+            yield self._news, RETRY_US
+        else:
+            yield self._news
 
-    def _pause(self) -> Micros:
-        return self._chance.pick(PAUSES_US)
+    def _pause(self) -> Step:
+        yield self._chance.pick(PAUSES_US)
 
-    def _store(self, start: Start) -> Step:
-        state, ends = start.state, self._sim.log_ends
-        if ends.forgetful:
-            ends.forgetful, state = False, replace(state, name="another")
-        by, number = self._worker, f"{self._worker.instance}/{state.epoch}"
-        stored = Start(state, start.position)
-        self._topic.store(stored, IDENTITY, by.role, by.direct.now(), number, self._ends.begin())
-        self._sim.did["snapshots", "stored"] += 1
-        yield self._pause()
-        grown = self._ends.archive(start)
-        if grown is not None:
-            self._sim.did["snapshots", "archived"] += 1
-            yield from self._submit(grown)
-
-    def _confirm(self, start: Start) -> Step:
+    def _await_head(self, effect: AwaitHead) -> Step:
         for _ in range(LOOKS):
-            heads = [one.head for one in self._topic.listed() if one.head.epoch == start.state.epoch]
-            if heads or self._due is not None:
+            with suppress(LogError):
+                for one in effect.topic.listed():
+                    if one.head.epoch == effect.epoch:
+                        return one.head
+            if self._steps.is_due:
                 break
             yield LOOK_US
-        if not heads:
-            return
-        by = self._worker
-        said, confirms = compared(start, heads[0], IDENTITY, by.role, by.direct.now())
-        self._topic.confirm(said)
-        self._sim.did["snapshots", "disputed" if confirms is None else "confirmed"] += 1
-        if confirms is not None:
-            yield from self._submit(confirms)
+        return None
 
-    def _submit(self, command: Command) -> Step:
-        yield self._pause()
-        if not is_known(self._worker.replica.state, command):
-            yield from self._worker.direct.submit(command)
+    def _say(self, effect: SnapshotSaid) -> None:
+        why = effect.about.get("why")
+        self._count(why.code if isinstance(why, LogError) else effect.event)
+
+    def _count(self, event: str, **_: object) -> None:
+        self._sim.did["snapshots", event] += 1
 
     def _published(self) -> Epoch:
         partition = self._sim.broker.partition(CHANGES)
