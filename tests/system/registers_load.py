@@ -31,7 +31,7 @@ KEYSPACE = "shop"
 REGISTERS_EACH = 6
 TIMEOUT_S = 4.0
 PAUSE_S = 0.01
-"""Of an application between two operations, on average: one that never rests takes the processors from the movements."""
+"""Of an application between two operations, on average: one that never rests takes the processors from movements."""
 
 
 class Application:

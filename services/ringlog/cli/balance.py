@@ -11,13 +11,13 @@ from rich.table import Table
 
 from ringlog.cli.connection import Bootstrap, Cluster, Json, connect, fail, out, resolve
 from ringlog.cli.drawing import draw
-from ringlog.cli.submitting import submit
+from ringlog.cli.submitting import Reason, asks
 from ringlog.kernel.commands.pauses import BALANCING, SPLITS, PauseChanges, ResumeChanges
 from ringlog.operator import tablets as views
 from ringlog.operator.balance_film import film_of
 from ringlog.operator.balancing import BalancerView, heard, look
 from ringlog.operator.errors import Refused
-from ringlog.operator.intents import named
+from ringlog.operator.intents import Intent, named
 from ringlog.operator.log_lines import BAD_DUMP, read_dump
 from ringlog.operator.log_past import Past, past_of, states
 from ringlog.operator.shown import printable
@@ -81,21 +81,17 @@ def plan(
 
 
 @app.command("pause")
-def pause(
-    of: Of = "",
-    reason: Annotated[str, typer.Option(help="Kept in the log.")] = "",
-    bootstrap: Bootstrap = None,
-    cluster: Cluster = None,
-    as_json: Json = False,
-) -> None:
+@asks
+def pause(of: Of = "", reason: Reason = "") -> Intent:
     """Let the balancer begin nothing any more, drains included; what runs goes on to its end."""
-    submit(resolve(bootstrap, cluster), named(PauseChanges(SCOPES, of, reason)), as_json)
+    return named(PauseChanges(SCOPES, of, reason))
 
 
 @app.command("resume")
-def resume(of: Of = "", bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: Json = False) -> None:
+@asks
+def resume(of: Of = "") -> Intent:
     """Let the balancer work again."""
-    submit(resolve(bootstrap, cluster), named(ResumeChanges(SCOPES, of)), as_json)
+    return named(ResumeChanges(SCOPES, of))
 
 
 @app.command("picture")

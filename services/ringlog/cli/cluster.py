@@ -11,12 +11,12 @@ from rich.table import Table
 
 from ringlog.cli import cluster_use
 from ringlog.cli.connection import Bootstrap, Cluster, Json, broker_of, connect, fail, out, resolve, tell_replay
-from ringlog.cli.submitting import submit
+from ringlog.cli.submitting import asks
 from ringlog.client.founding import found_cluster
 from ringlog.kernel.commands.features import EnableFeature
 from ringlog.kernel.settings import SETTINGS
 from ringlog.operator import views
-from ringlog.operator.intents import named
+from ringlog.operator.intents import Intent, named
 from ringlog.runtime.context import ClusterContext, remember
 from ringlog.runtime.kafka_config import VARIABLE
 
@@ -66,14 +66,12 @@ def found_command(
 
 
 @app.command("enable-feature")
+@asks
 def enable_feature(
     feature: Annotated[str, typer.Argument(help="Name of the feature; every member must support it.")],
-    bootstrap: Bootstrap = None,
-    cluster: Cluster = None,
-    as_json: Json = False,
-) -> None:
+) -> Intent:
     """Enable a feature, for good: nodes that lack it can neither register nor join any more."""
-    submit(resolve(bootstrap, cluster), named(EnableFeature(feature)), as_json)
+    return named(EnableFeature(feature))
 
 
 @app.command("features")

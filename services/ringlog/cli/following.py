@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from ringlog.cli.connection import connect, errors, fail, out
-from ringlog.cli.submitting import show_answer, submitted
+from ringlog.cli.submitting import ASKING, show_answer, submitted, with_options
 from ringlog.client.acks import AcksReader
 from ringlog.client.client import Client
 from ringlog.client.results import AppliedResult
@@ -44,8 +44,13 @@ PATIENCE_S = 5.0
 """How long a stage lasts before its wait is put down in the output."""
 
 
+def begins(verb: Callable[..., Intent]) -> Callable[..., None]:
+    """As ``asks``, of a verb that begins an operation: that is watched, unless the options say otherwise."""
+    return with_options(verb, {"wait": (Wait, True), "timeout": (Timeout, None), **ASKING}, ask)
+
+
 def ask(
-    context: ClusterContext, intent: Intent, as_json: bool, *, wait: bool = True, timeout_s: float | None = None
+    context: ClusterContext, intent: Intent, as_json: bool, *, wait: bool = True, timeout: float | None = None
 ) -> None:
     """Submit a command; if it began an operation, watch that."""
     with connect(context) as client:
@@ -56,7 +61,7 @@ def ask(
         if not as_json:
             out.print(f"applied at epoch {answer.epoch}, operation {began}")
         with closing(AcksReader(context.bootstrap, context.cluster)) as acks:
-            view = watch(client, acks, began, timeout_s, _silent if as_json else StageProgress().tell)
+            view = watch(client, acks, began, timeout, _silent if as_json else StageProgress().tell)
     if as_json:
         typer.echo(json.dumps(answer_json(answer, began) | {"stage": view["stage"], "ended": view}))
     _conclude(view, as_json)

@@ -9,12 +9,12 @@ import typer
 from rich.table import Table
 
 from ringlog.cli.connection import Bootstrap, Cluster, Json, connect, fail, out, resolve
-from ringlog.cli.following import Timeout, Wait, ask
-from ringlog.cli.submitting import submit
+from ringlog.cli.following import begins
+from ringlog.cli.submitting import asks
 from ringlog.kernel.commands.keyspaces import AlterKeyspace, CreateKeyspace, DropKeyspace
 from ringlog.kernel.values import Replication
 from ringlog.operator import views
-from ringlog.operator.intents import named
+from ringlog.operator.intents import Intent, named
 from ringlog.operator.replication import parse_setting, replication_words
 
 app = typer.Typer(help="Keyspaces: create, alter, drop, list, placements.", no_args_is_help=True)
@@ -43,39 +43,24 @@ def given_replication(factor: int | None, setting: str | None) -> Replication:
 
 
 @app.command("create")
-def create_keyspace(
-    name: Name,
-    factor: Factor = None,
-    replication: Setting = None,
-    bootstrap: Bootstrap = None,
-    cluster: Cluster = None,
-    as_json: Json = False,
-) -> None:
+@asks
+def create_keyspace(name: Name, factor: Factor = None, replication: Setting = None) -> Intent:
     """Create a keyspace that is replicated on a number of nodes, or on a number of nodes in each datacenter."""
-    intent = named(CreateKeyspace(name, given_replication(factor, replication)))
-    submit(resolve(bootstrap, cluster), intent, as_json)
+    return named(CreateKeyspace(name, given_replication(factor, replication)))
 
 
 @app.command("alter")
-def alter_keyspace(
-    name: Name,
-    factor: Factor = None,
-    replication: Setting = None,
-    wait: Wait = True,
-    timeout: Timeout = None,
-    bootstrap: Bootstrap = None,
-    cluster: Cluster = None,
-    as_json: Json = False,
-) -> None:
+@begins
+def alter_keyspace(name: Name, factor: Factor = None, replication: Setting = None) -> Intent:
     """Change how a keyspace is replicated: an operation like a join, unless no range changes hands."""
-    intent = named(AlterKeyspace(name, given_replication(factor, replication)))
-    ask(resolve(bootstrap, cluster), intent, as_json, wait=wait, timeout_s=timeout)
+    return named(AlterKeyspace(name, given_replication(factor, replication)))
 
 
 @app.command("drop")
-def drop_keyspace(name: Name, bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: Json = False) -> None:
+@asks
+def drop_keyspace(name: Name) -> Intent:
     """Drop an empty keyspace."""
-    submit(resolve(bootstrap, cluster), named(DropKeyspace(name)), as_json)
+    return named(DropKeyspace(name))
 
 
 @app.command("list")

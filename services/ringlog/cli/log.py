@@ -13,7 +13,7 @@ import typer
 from rich.text import Text
 
 from ringlog.cli.connection import Bootstrap, Cluster, Json, fail, out, resolve
-from ringlog.cli.submitting import submit
+from ringlog.cli.submitting import asks, submit
 from ringlog.kernel.commands.truncation import RecordArchive, TruncateLog
 from ringlog.kernel.encoding import digest
 from ringlog.kernel.outcome import OutcomeKind, UnreadableEntry
@@ -23,7 +23,7 @@ from ringlog.log.errors import SnapshotRefused
 from ringlog.log.folding import FoldedRecord
 from ringlog.log.opening import open_metadata, open_snapshots
 from ringlog.operator import views
-from ringlog.operator.intents import named
+from ringlog.operator.intents import Intent, named
 from ringlog.operator.log_lines import chosen, entry_json, line_json, write_dump
 from ringlog.operator.log_past import archive_fault, checked, past_of, state_at
 from ringlog.operator.shown import printable, time_of_day
@@ -144,17 +144,15 @@ def archive_log(
 
 
 @app.command("truncate")
+@asks
 def truncate(
     below: Annotated[int, typer.Option("--below", min=1, help="Entries of epochs below this one may go.")],
-    bootstrap: Bootstrap = None,
-    cluster: Cluster = None,
-    as_json: Json = False,
-) -> None:
+) -> Intent:
     """Let the log begin with the newest confirmed snapshot that is not above an epoch.
 
     The keeper deletes what is before it, once snapshot, archive and change topics allow that.
     """
-    submit(resolve(bootstrap, cluster), named(TruncateLog(below)), as_json)
+    return named(TruncateLog(below))
 
 
 def _opened(archive: str | None) -> Archive | None:

@@ -12,8 +12,8 @@ from typing import Annotated
 import typer
 
 from ringlog.cli.connection import Bootstrap, Cluster, Json, connect, fail, out, resolve
-from ringlog.cli.following import Timeout, Wait, ask
-from ringlog.cli.submitting import submit
+from ringlog.cli.following import ask, begins
+from ringlog.cli.submitting import Reason, asks
 from ringlog.kernel.commands.movements import Assassinate, Leave, Rebuild, Remove, Replace
 from ringlog.kernel.commands.nodes import DeclareDown, DeclareUp, UnregisterNode, UpdateNode
 from ringlog.operator import intents
@@ -28,21 +28,15 @@ Ignore = Annotated[
     list[str] | None,
     typer.Option("--ignore", metavar="NODE", help="Go on without this node, which was declared down; may be repeated."),
 ]
-Reason = Annotated[str, typer.Option(help="Kept in the log.")]
 
 
-def leave(
-    node: Node,
-    wait: Wait = True,
-    timeout: Timeout = None,
-    bootstrap: Bootstrap = None,
-    cluster: Cluster = None,
-    as_json: Json = False,
-) -> None:
+@begins
+def leave(node: Node) -> Intent:
     """A node gives its ranges to the others and leaves for good (nodetool decommission)."""
-    ask(resolve(bootstrap, cluster), named(Leave(node)), as_json, wait=wait, timeout_s=timeout)
+    return named(Leave(node))
 
 
+@begins
 def move(
     node: Node,
     tokens: Annotated[
@@ -54,19 +48,14 @@ def move(
             help="Number of tokens to own afterwards, chosen so that the ring is balanced.", min=1, max=NUM_TOKENS_MAX
         ),
     ] = None,
-    wait: Wait = True,
-    timeout: Timeout = None,
-    bootstrap: Bootstrap = None,
-    cluster: Cluster = None,
-    as_json: Json = False,
-) -> None:
+) -> Intent:
     """A node exchanges its tokens for others (nodetool move, with any number of tokens)."""
     if (tokens is None) == (num_tokens is None):
         fail("bad_usage", "give either --token, once for each token, or --num-tokens", 2)
-    intent = intents.move(node, tokens or num_tokens or ())
-    ask(resolve(bootstrap, cluster), intent, as_json, wait=wait, timeout_s=timeout)
+    return intents.move(node, tokens or num_tokens or ())
 
 
+@begins
 def join(
     node: Node,
     tokens: Annotated[
@@ -75,44 +64,25 @@ def join(
     num_tokens: Annotated[
         int, typer.Option(help="Number of tokens, chosen so that the ring is balanced.", min=1, max=NUM_TOKENS_MAX)
     ] = NUM_TOKENS,
-    wait: Wait = True,
-    timeout: Timeout = None,
-    bootstrap: Bootstrap = None,
-    cluster: Cluster = None,
-    as_json: Json = False,
-) -> None:
+) -> Intent:
     """A node that is registered and runs asks for tokens; `node run --join` does so by itself."""
-    intent = intents.join(node, num_tokens if tokens is None else tokens)
-    ask(resolve(bootstrap, cluster), intent, as_json, wait=wait, timeout_s=timeout)
+    return intents.join(node, num_tokens if tokens is None else tokens)
 
 
+@begins
 def replace(
     node: Annotated[str, typer.Argument(help="The new node, registered and running, without tokens.")],
     replaced: Annotated[str, typer.Argument(help="The node whose tokens it takes over, in the same rack.")],
     ignore: Ignore = None,
-    wait: Wait = True,
-    timeout: Timeout = None,
-    bootstrap: Bootstrap = None,
-    cluster: Cluster = None,
-    as_json: Json = False,
-) -> None:
+) -> Intent:
     """A new node takes the place of one that is dead, or alive (replace_address_first_boot)."""
-    intent = named(Replace(node, replaced, tuple(ignore or ())))
-    ask(resolve(bootstrap, cluster), intent, as_json, wait=wait, timeout_s=timeout)
+    return named(Replace(node, replaced, tuple(ignore or ())))
 
 
-def remove(
-    node: Node,
-    ignore: Ignore = None,
-    wait: Wait = True,
-    timeout: Timeout = None,
-    bootstrap: Bootstrap = None,
-    cluster: Cluster = None,
-    as_json: Json = False,
-) -> None:
+@begins
+def remove(node: Node, ignore: Ignore = None) -> Intent:
     """The others take over the ranges of a node that was declared down (nodetool removenode)."""
-    intent = named(Remove(node, tuple(ignore or ())))
-    ask(resolve(bootstrap, cluster), intent, as_json, wait=wait, timeout_s=timeout)
+    return named(Remove(node, tuple(ignore or ())))
 
 
 def assassinate(
@@ -130,36 +100,30 @@ def assassinate(
     ask(context, intent, as_json)
 
 
+@begins
 def rebuild(
     node: Node,
     source_datacenter: Annotated[
         str, typer.Option("--from", metavar="DATACENTER", help="Stream from the replicas there only.")
     ] = "",
-    wait: Wait = True,
-    timeout: Timeout = None,
-    bootstrap: Bootstrap = None,
-    cluster: Cluster = None,
-    as_json: Json = False,
-) -> None:
+) -> Intent:
     """A node streams all its ranges anew from the other replicas; nobody's ranges change."""
-    intent = named(Rebuild(node, source_datacenter))
-    ask(resolve(bootstrap, cluster), intent, as_json, wait=wait, timeout_s=timeout)
+    return named(Rebuild(node, source_datacenter))
 
 
-def down(
-    node: Node, reason: Reason, bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: Json = False
-) -> None:
+@asks
+def down(node: Node, reason: Reason) -> Intent:
     """Declare that a node does not run. Nothing moves by this; it permits remove, ignore and assassinate."""
-    submit(resolve(bootstrap, cluster), named(DeclareDown(node, reason)), as_json)
+    return named(DeclareDown(node, reason))
 
 
-def up(
-    node: Node, reason: Reason = "", bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: Json = False
-) -> None:
+@asks
+def up(node: Node, reason: Reason = "") -> Intent:
     """Declare that a node which was declared down runs again."""
-    submit(resolve(bootstrap, cluster), named(DeclareUp(node, reason)), as_json)
+    return named(DeclareUp(node, reason))
 
 
+@asks
 def update(
     node: Node,
     address: Annotated[str | None, typer.Option(help="host:port of its own server.")] = None,
@@ -171,21 +135,19 @@ def update(
     no_features: Annotated[bool, typer.Option("--no-features", help="It supports none.")] = False,
     capacity: Annotated[int | None, typer.Option(help="Its weight relative to other nodes.")] = None,
     shards: Annotated[int | None, typer.Option(help="Its number of shards; only of a node without tokens.")] = None,
-    bootstrap: Bootstrap = None,
-    cluster: Cluster = None,
-    as_json: Json = False,
-) -> None:
+) -> Intent:
     """What a node said of itself is not so any more; what is not given stays."""
     if features and no_features:
         fail("bad_usage", "give either --feature, once for each, or --no-features", 2)
     supported = tuple(features) if features else () if no_features else None
     command = UpdateNode(node, address, release, supported, capacity, shards)
-    submit(resolve(bootstrap, cluster), named(command), as_json)
+    return named(command)
 
 
-def unregister(node: Node, bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: Json = False) -> None:
+@asks
+def unregister(node: Node) -> Intent:
     """A node that never joined is gone for good; its name and id stay taken."""
-    submit(resolve(bootstrap, cluster), named(UnregisterNode(node)), as_json)
+    return named(UnregisterNode(node))
 
 
 def register(app: typer.Typer) -> None:

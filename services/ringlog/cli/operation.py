@@ -16,7 +16,7 @@ from rich.text import Text
 from ringlog.agents.status import read_refused
 from ringlog.cli.connection import Bootstrap, Cluster, Json, connect, errors, fail, out, resolve
 from ringlog.cli.following import PATIENCE_S
-from ringlog.cli.submitting import submit
+from ringlog.cli.submitting import Reason, asks
 from ringlog.client.acks import AcksReader
 from ringlog.kernel.commands.operations import CancelOperation, FailOperation, RetryOperation
 from ringlog.kernel.generations.requests import OUTCOMES
@@ -24,7 +24,7 @@ from ringlog.kernel.operations.stages import CANCELLED, FINISHED
 from ringlog.kernel.state import ClusterState
 from ringlog.log.errors import LogError
 from ringlog.operator import views
-from ringlog.operator.intents import named
+from ringlog.operator.intents import Intent, named
 from ringlog.operator.shown import printable
 from ringlog.operator.words import described, subject
 from ringlog.runtime.clock import SystemClock
@@ -144,34 +144,28 @@ def show(operation: OperationId, bootstrap: Bootstrap = None, cluster: Cluster =
 
 
 @app.command("cancel")
-def cancel(
-    operation: OperationId,
-    reason: Annotated[str, typer.Option(help="Kept in the log.")],
-    bootstrap: Bootstrap = None,
-    cluster: Cluster = None,
-    as_json: Json = False,
-) -> None:
+@asks
+def cancel(operation: OperationId, reason: Reason) -> Intent:
     """Call an operation off; possible before write_both_read_new. Placements are then as if it had never begun."""
-    submit(resolve(bootstrap, cluster), named(CancelOperation(operation, reason)), as_json)
+    return named(CancelOperation(operation, reason))
 
 
 @app.command("fail")
+@asks
 def fail_command(
     operation: OperationId,
-    reason: Annotated[str, typer.Option(help="Kept in the log.")],
+    reason: Reason,
     node: Annotated[str, typer.Option(help="Name or id of the node whose error it is.")] = "",
-    bootstrap: Bootstrap = None,
-    cluster: Cluster = None,
-    as_json: Json = False,
-) -> None:
+) -> Intent:
     """Report for a node an error that no retry can mend. Rolled back before write_both_read_new; later it stops."""
-    submit(resolve(bootstrap, cluster), named(FailOperation(operation, reason, node)), as_json)
+    return named(FailOperation(operation, reason, node))
 
 
 @app.command("retry")
+@asks
 def retry(
     operation: OperationId,
-    reason: Annotated[str, typer.Option(help="Kept in the log.")],
+    reason: Reason,
     ignore: Annotated[
         list[str] | None,
         typer.Option(
@@ -183,10 +177,7 @@ def retry(
     admit_loss: Annotated[
         bool, typer.Option("--admit-loss", help="Also if too few others are left to be sure of every read.")
     ] = False,
-    bootstrap: Bootstrap = None,
-    cluster: Cluster = None,
-    as_json: Json = False,
-) -> None:
+) -> Intent:
     """Have an operation tried again that waits for an operator's decision, or that waits for a node that is gone."""
     command = RetryOperation(operation, reason, tuple(ignore or ()), admit_loss)
-    submit(resolve(bootstrap, cluster), named(command), as_json)
+    return named(command)

@@ -10,10 +10,10 @@ import typer
 from rich.table import Table
 
 from ringlog.cli.connection import Bootstrap, Cluster, Json, connect, fail, out, resolve
-from ringlog.cli.submitting import submit
+from ringlog.cli.submitting import asks
 from ringlog.client.acks import AcksReader
 from ringlog.kernel.commands.service import AddServiceMember, ReconfigureService, RemoveServiceMember
-from ringlog.operator.intents import named
+from ringlog.operator.intents import Intent, named
 from ringlog.operator.service import look, recovery_lines
 from ringlog.operator.shown import printable
 
@@ -51,26 +51,26 @@ def show(bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: Json = F
 
 
 @app.command("add")
-def add(node: Name, bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: Json = False) -> None:
+@asks
+def add(node: Name) -> Intent:
     """Make a node a member: it is written to at once, and read when it has the log."""
-    submit(resolve(bootstrap, cluster), named(AddServiceMember(node)), as_json)
+    return named(AddServiceMember(node))
 
 
 @app.command("remove")
-def remove(node: Name, bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: Json = False) -> None:
+@asks
+def remove(node: Name) -> Intent:
     """Take a member out: it is not read any more at once, and written to until a quorum knows that. Never the last."""
-    submit(resolve(bootstrap, cluster), named(RemoveServiceMember(node)), as_json)
+    return named(RemoveServiceMember(node))
 
 
 @app.command("size")
+@asks
 def size(
     members: Annotated[str | None, typer.Argument(metavar="[N|automatic]", help="How many members.")] = None,
     exclude: Annotated[list[str] | None, typer.Option(help="A node that is to be no member; may be repeated.")] = None,
     exclude_none: Annotated[bool, typer.Option("--exclude-none", help="Every node may be a member.")] = False,
-    bootstrap: Bootstrap = None,
-    cluster: Cluster = None,
-    as_json: Json = False,
-) -> None:
+) -> Intent:
     """Say how many members there are to be, or automatic: 1 up to 2 nodes, 3 up to 5, 5 up to 100, then 10."""
     if members not in (None, AUTOMATIC) and not str(members).isdecimal():
         fail("bad_field", f"size: {members!r} is neither a number nor {AUTOMATIC}", 2)
@@ -79,4 +79,4 @@ def size(
     excluded = tuple(exclude) if exclude else () if exclude_none else None
     automatic = members == AUTOMATIC
     number = None if members is None or automatic else int(members)
-    submit(resolve(bootstrap, cluster), named(ReconfigureService(number, automatic, excluded)), as_json)
+    return named(ReconfigureService(number, automatic, excluded))

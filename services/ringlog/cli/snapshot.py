@@ -10,20 +10,21 @@ import typer
 from rich.table import Table
 
 from ringlog.cli.connection import Bootstrap, Cluster, Json, out, resolve
-from ringlog.cli.submitting import submit
+from ringlog.cli.submitting import asks
 from ringlog.kernel.commands.snapshots import TakeSnapshot
 from ringlog.log.beginning import ListedSnapshot
 from ringlog.log.opening import open_snapshots
-from ringlog.operator.intents import named
+from ringlog.operator.intents import Intent, named
 from ringlog.operator.shown import time_of_day
 
 app = typer.Typer(help="Snapshots of the metadata: take, list.", no_args_is_help=True)
 
 
 @app.command("take")
-def take(bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: Json = False) -> None:
+@asks
+def take() -> Intent:
     """Have the agents store the state behind this command. ``ringlog snapshot list`` shows when it is confirmed."""
-    submit(resolve(bootstrap, cluster), named(TakeSnapshot()), as_json)
+    return named(TakeSnapshot())
 
 
 @app.command("list")

@@ -10,26 +10,24 @@ import typer
 from rich.table import Table
 
 from ringlog.cli.connection import Bootstrap, Cluster, Json, connect, fail, out, resolve
-from ringlog.cli.submitting import submit
+from ringlog.cli.submitting import asks
 from ringlog.kernel.commands.schema import DropTable
 from ringlog.operator import views
 from ringlog.operator.author_json import typed
-from ringlog.operator.intents import named
+from ringlog.operator.intents import Intent, named
 
 app = typer.Typer(help="Tables: create, drop, list.", no_args_is_help=True)
 FullName = Annotated[str, typer.Argument(metavar="KEYSPACE.TABLE", help="Name of the table.")]
 
 
 @app.command("create")
+@asks
 def create_table(
     definition: Annotated[
         Path,
         typer.Argument(help="JSON file: keyspace, name, columns, partition_key, clustering_key, options; - = stdin."),
     ],
-    bootstrap: Bootstrap = None,
-    cluster: Cluster = None,
-    as_json: Json = False,
-) -> None:
+) -> Intent:
     """Create a table from its definition, the fields of the command CreateTable."""
     try:
         text = typer.get_text_stream("stdin").read() if str(definition) == "-" else definition.read_text("utf-8")
@@ -38,16 +36,15 @@ def create_table(
         fail("bad_json", f"{definition}: {error}", 2)
     if not isinstance(given, dict):
         fail("bad_json", f"{definition}: expected a JSON object", 2)
-    submit(resolve(bootstrap, cluster), typed({"command": "CreateTable"} | given), as_json)
+    return typed({"command": "CreateTable"} | given)
 
 
 @app.command("drop")
-def drop_table(
-    full_name: FullName, bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: Json = False
-) -> None:
+@asks
+def drop_table(full_name: FullName) -> Intent:
     """Drop a table."""
     keyspace, _, name = full_name.partition(".")
-    submit(resolve(bootstrap, cluster), named(DropTable(keyspace, name)), as_json)
+    return named(DropTable(keyspace, name))
 
 
 @app.command("list")

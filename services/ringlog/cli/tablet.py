@@ -10,19 +10,20 @@ import typer
 from rich.table import Table
 
 from ringlog.cli.connection import Bootstrap, Cluster, Json, connect, fail, out, resolve
-from ringlog.cli.submitting import submit
+from ringlog.cli.submitting import asks
+from ringlog.cli.table import FullName
 from ringlog.kernel.commands.resizes import MERGE, NONE, SPLIT
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.tablets.map import TabletMap
 from ringlog.operator import tablets as views
 from ringlog.operator.balancing import look, said
+from ringlog.operator.intents import Intent
 from ringlog.operator.shown import printable
 from ringlog.operator.tablet_intents import move_tablet, repair_tablets, resize_table
 from ringlog.runtime.context import ClusterContext
 from ringlog.wire.records import NodeAck
 
 app = typer.Typer(help="Tablets: list, show, move, split, merge, repair, explain.", no_args_is_help=True)
-FullName = Annotated[str, typer.Argument(metavar="KEYSPACE.TABLE", help="Name of the table.")]
 Number = Annotated[int, typer.Argument(metavar="TABLET", help="Number of the tablet, from 0 in the order of tokens.")]
 Stop = Annotated[bool, typer.Option("--stop", help="Revoke the decision that is being carried out.")]
 
@@ -86,45 +87,39 @@ def show(
 
 
 @app.command("move")
+@asks
 def move(
     table: FullName,
     tablet: Number,
     target: Annotated[str, typer.Option("--to", metavar="NODE/SHARD", help="Who gets it.")],
     source: Annotated[str, typer.Option("--from", metavar="NODE/SHARD", help="Whose replica moves.")],
-    bootstrap: Bootstrap = None,
-    cluster: Cluster = None,
-    as_json: Json = False,
-) -> None:
+) -> Intent:
     """Move a replica to another shard. Of a node that is dead it is made anew from the others."""
-    submit(resolve(bootstrap, cluster), move_tablet(table, tablet, _place(source), _place(target)), as_json)
+    return move_tablet(table, tablet, _place(source), _place(target))
 
 
 @app.command("split")
-def split(
-    table: FullName, stop: Stop = False, bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: Json = False
-) -> None:
+@asks
+def split(table: FullName, stop: Stop = False) -> Intent:
     """Decide that a table gets twice as many tablets; it is cut when every replica is ready."""
-    submit(resolve(bootstrap, cluster), resize_table(table, NONE if stop else SPLIT), as_json)
+    return resize_table(table, NONE if stop else SPLIT)
 
 
 @app.command("merge")
-def merge(
-    table: FullName, stop: Stop = False, bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: Json = False
-) -> None:
+@asks
+def merge(table: FullName, stop: Stop = False) -> Intent:
     """Decide that a table gets half as many tablets: merged when the balancer has brought siblings together."""
-    submit(resolve(bootstrap, cluster), resize_table(table, NONE if stop else MERGE), as_json)
+    return resize_table(table, NONE if stop else MERGE)
 
 
 @app.command("repair")
+@asks
 def repair(
     table: FullName,
     tablets: Annotated[list[int] | None, typer.Argument(metavar="[TABLET...]", help="Numbers; none: all.")] = None,
-    bootstrap: Bootstrap = None,
-    cluster: Cluster = None,
-    as_json: Json = False,
-) -> None:
+) -> Intent:
     """Let the replicas of tablets compare what they have."""
-    submit(resolve(bootstrap, cluster), repair_tablets(table, tuple(tablets or ())), as_json)
+    return repair_tablets(table, tuple(tablets or ()))
 
 
 @app.command("explain")

@@ -9,12 +9,13 @@ import typer
 from rich.table import Table
 
 from ringlog.cli.connection import Bootstrap, Cluster, Json, connect, fail, out, resolve
-from ringlog.cli.submitting import submit
+from ringlog.cli.submitting import asks
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.zones.model import Zone
 from ringlog.operator import zones as views
 from ringlog.operator.author_json import typed
 from ringlog.operator.balancing import said
+from ringlog.operator.intents import Intent
 from ringlog.operator.shown import printable, when
 from ringlog.protocol.zone_groups import words_of
 
@@ -36,7 +37,7 @@ ScaleDown = Annotated[int | None, typer.Option(metavar="SECONDS", help="Until no
 Mode = Annotated[str | None, typer.Option(help="strong or high_availability.")]
 
 
-def _given(command: str, zone: str, **values: Any) -> Any:
+def _given(command: str, zone: str, **values: Any) -> Intent:
     """The intent of a command with the fields that are given."""
     return typed({"command": command, "zone": zone} | {name: one for name, one in values.items() if one is not None})
 
@@ -45,6 +46,7 @@ def _with_values(name: str, command: str, about: str) -> None:
     """``create`` and ``alter`` take the same values."""
 
     @app.command(name, help=about)
+    @asks
     def ask(
         zone: Name,
         partitions: Partitions = None,
@@ -55,13 +57,10 @@ def _with_values(name: str, command: str, about: str) -> None:
         scale_up: ScaleUp = None,
         scale_down: ScaleDown = None,
         mode: Mode = None,
-        bootstrap: Bootstrap = None,
-        cluster: Cluster = None,
-        as_json: Json = False,
-    ) -> None:
+    ) -> Intent:
         values: dict[str, Any] = {"partitions": partitions, "replicas": replicas, "quorum": quorum, "filter": filter_}
         values |= {"mode": mode, "profiles": profiles, "scale_up": scale_up, "scale_down": scale_down}
-        submit(resolve(bootstrap, cluster), _given(command, zone, **values), as_json)
+        return _given(command, zone, **values)
 
 
 _with_values("create", "CreateZone", "Create a zone: its partitions are on the nodes that its filter matches now.")
@@ -69,9 +68,10 @@ _with_values("alter", "AlterZone", "Give a zone other values. A new filter is ev
 
 
 @app.command("drop")
-def drop(zone: Name, bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: Json = False) -> None:
+@asks
+def drop(zone: Name) -> Intent:
     """Drop a zone with all of its partitions."""
-    submit(resolve(bootstrap, cluster), _given("DropZone", zone), as_json)
+    return _given("DropZone", zone)
 
 
 @app.command("list")
@@ -130,44 +130,38 @@ def plan(zone: Name, bootstrap: Bootstrap = None, cluster: Cluster = None, as_js
 
 
 @app.command("reset")
+@asks
 def reset(
     zone: Name,
     partitions: Annotated[list[int] | None, typer.Argument(metavar="[PARTITION...]", help="None: all in need.")] = None,
-    bootstrap: Bootstrap = None,
-    cluster: Cluster = None,
-    as_json: Json = False,
-) -> None:
+) -> Intent:
     """Let partitions that have lost their majority begin anew from a survivor. What only others had is lost."""
-    submit(resolve(bootstrap, cluster), _given("ResetPartitions", zone, partitions=partitions), as_json)
+    return _given("ResetPartitions", zone, partitions=partitions)
 
 
 @app.command("restart")
+@asks
 def restart(
     zone: Name,
     partition: Annotated[int, typer.Argument(metavar="PARTITION", help="Number of the partition.")],
     nodes: Annotated[list[str], typer.Argument(metavar="NODE...", help="Whose replicas are to be made anew.")],
-    bootstrap: Bootstrap = None,
-    cluster: Cluster = None,
-    as_json: Json = False,
-) -> None:
+) -> Intent:
     """Take replicas of a partition out, and put them back: they are made anew."""
     values = {"partition": partition, "nodes": nodes}
-    submit(resolve(bootstrap, cluster), _given("RestartReplicas", zone, **values), as_json)
+    return _given("RestartReplicas", zone, **values)
 
 
 @app.command("cancel")
+@asks
 def cancel(
     zone: Name,
     partition: Annotated[int, typer.Argument(metavar="PARTITION", help="Number of the partition.")],
     revision: Annotated[int | None, typer.Option(help="Of what is pending, as shown; none: as it is now.")] = None,
     reason: Annotated[str | None, typer.Option(help="Why.")] = None,
-    bootstrap: Bootstrap = None,
-    cluster: Cluster = None,
-    as_json: Json = False,
-) -> None:
+) -> Intent:
     """Ask for what is pending of a partition to be undone."""
     values = {"partition": partition, "pending_revision": revision, "reason": reason}
-    submit(resolve(bootstrap, cluster), _given("CancelRebalance", zone, **values), as_json)
+    return _given("CancelRebalance", zone, **values)
 
 
 def _zone(state: ClusterState, name: str) -> Zone:

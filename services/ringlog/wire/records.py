@@ -8,9 +8,9 @@ record.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any, TypeVar
 
 from ringlog.kernel.values import StreamReport
@@ -344,20 +344,25 @@ def _encode(full_name: str, value: Any) -> bytes:
     return encode(full_name, mapper(full_name).to_record(value), strict=False)
 
 
-def _decode(full_name: str, data: bytes, _cls: type[T]) -> T:
-    _, record = decode(data, full_name)
-    value: T = mapper(full_name).from_record(record)
-    return value
+def _codec(full_name: str, _cls: type[T]) -> tuple[Callable[[T], bytes], Callable[[bytes], T]]:
+    """What makes bytes of a record, and the record of bytes: that raises WireError."""
+
+    def of_bytes(data: bytes) -> T:
+        _, record = decode(data, full_name)
+        value: T = mapper(full_name).from_record(record)
+        return value
+
+    return partial(_encode, full_name), of_bytes
 
 
-def encode_request(value: CommandRequest) -> bytes:
-    """Bytes of a request."""
-    return _encode(REQUEST, value)
-
-
-def decode_request(data: bytes) -> CommandRequest:
-    """Request of the bytes."""
-    return _decode(REQUEST, data, CommandRequest)
+encode_request, decode_request = _codec(REQUEST, CommandRequest)
+encode_result, decode_result = _codec(RESULT, Result)
+encode_node_ack, decode_node_ack = _codec(NODE_ACK, NodeAck)
+encode_node_load, decode_node_load = _codec(NODE_LOAD, NodeLoad)
+encode_agent_status, decode_agent_status = _codec(AGENT_STATUS, AgentStatus)
+encode_mutation, decode_mutation = _codec(MUTATION, Mutation)
+encode_cdc_row, decode_cdc_row = _codec(CDC_ROW, CdcRow)
+encode_dead_letter, decode_dead_letter = _codec(DEAD_LETTER, DeadLetter)
 
 
 def encode_request_batch(requests: Sequence[bytes]) -> bytes:
@@ -388,46 +393,6 @@ def _request_or_none(data: bytes) -> CommandRequest | None:
         return None
 
 
-def encode_result(value: Result) -> bytes:
-    """Bytes of a result."""
-    return _encode(RESULT, value)
-
-
-def decode_result(data: bytes) -> Result:
-    """Result of the bytes."""
-    return _decode(RESULT, data, Result)
-
-
-def encode_node_ack(value: NodeAck) -> bytes:
-    """Bytes of a node's acknowledgement."""
-    return _encode(NODE_ACK, value)
-
-
-def decode_node_ack(data: bytes) -> NodeAck:
-    """Acknowledgement of the bytes."""
-    return _decode(NODE_ACK, data, NodeAck)
-
-
-def encode_node_load(value: NodeLoad) -> bytes:
-    """Bytes of a node's load."""
-    return _encode(NODE_LOAD, value)
-
-
-def decode_node_load(data: bytes) -> NodeLoad:
-    """Load of the bytes."""
-    return _decode(NODE_LOAD, data, NodeLoad)
-
-
-def encode_agent_status(value: AgentStatus) -> bytes:
-    """Bytes of an agent's status."""
-    return _encode(AGENT_STATUS, value)
-
-
-def decode_agent_status(data: bytes) -> AgentStatus:
-    """Status of the bytes."""
-    return _decode(AGENT_STATUS, data, AgentStatus)
-
-
 SnapshotRecord = StoredSnapshot | SnapshotChunk | SnapshotConfirmation
 _SNAPSHOT_RECORDS = {RECORDS[name]: name for name in (STORED_SNAPSHOT, SNAPSHOT_CHUNK, SNAPSHOT_CONFIRMATION)}
 
@@ -444,33 +409,3 @@ def decode_snapshot_record(data: bytes) -> SnapshotRecord:
         raise WireError("wrong_record", full_name, "a record of the topic snapshots")
     value: SnapshotRecord = mapper(full_name).from_record(record)
     return value
-
-
-def encode_mutation(value: Mutation) -> bytes:
-    """Bytes of a mutation."""
-    return _encode(MUTATION, value)
-
-
-def decode_mutation(data: bytes) -> Mutation:
-    """Mutation of the bytes."""
-    return _decode(MUTATION, data, Mutation)
-
-
-def encode_cdc_row(value: CdcRow) -> bytes:
-    """Bytes of a CDC row."""
-    return _encode(CDC_ROW, value)
-
-
-def decode_cdc_row(data: bytes) -> CdcRow:
-    """CDC row of the bytes."""
-    return _decode(CDC_ROW, data, CdcRow)
-
-
-def encode_dead_letter(value: DeadLetter) -> bytes:
-    """Bytes of a dead letter."""
-    return _encode(DEAD_LETTER, value)
-
-
-def decode_dead_letter(data: bytes) -> DeadLetter:
-    """Dead letter of the bytes."""
-    return _decode(DEAD_LETTER, data, DeadLetter)
