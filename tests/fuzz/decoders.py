@@ -28,7 +28,7 @@ EXEMPT = {
     "client.cdc.state_text.state_of": "what the same class wrote into its own database, in one transaction",
     "client.schemas.incompatibilities": "passes over what is no schema (tests/client/test_schemas.py)",
     "demo.observe._JsonLines.fresh": "lines of the demo's own processes",
-    "node.disk_rows.DiskRows._read_mark": "its sum is looked at first (tests/node/test_disk_rows.py)",
+    "node.disk_rows.DiskRows._read_text": "its sum is looked at first (tests/node/test_disk_rows.py)",
     "operator.replication.parse_setting": "an operator's argument; a bad one is refused with its text",
     "ringlog_cdc.debezium.envelope.avro_schema": "an operator's file; whatever is wrong with it is a bad option",
     "ringlog_cdc.debezium.stage._clock": "what the import itself wrote beside an offset",

@@ -13,6 +13,7 @@ from fastavro import parse_schema
 from ringlog.audit.heads import MUTATION_TAILS, RecordHead, components_at
 from ringlog.cli import log as cli_log
 from ringlog.cli.connection import out
+from ringlog.client.merge import merged
 from ringlog.kernel.changes import diff
 from ringlog.kernel.codes import CODES
 from ringlog.kernel.decide import DEFECT
@@ -30,7 +31,6 @@ from ringlog.kernel.ring.murmur3 import token_of
 from ringlog.kernel.ring.partition_key import compose
 from ringlog.kernel.schema.types import TYPES, TypeMismatch, deserialize, serialize
 from ringlog.log.folding import FoldedRecord
-from ringlog.node.merge import merged
 from ringlog.node.peek import peek, plain
 from ringlog.operator.log_lines import line_json
 from ringlog.protocol.fates import Fate

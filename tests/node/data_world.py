@@ -57,8 +57,9 @@ class DataNode:
 
     def begin(self) -> None:
         self.host = RegisterHost(self.id, self.folder)
+        self.holder = Holder(self.id)
         self.server = DataServer(
-            self.host, Holder(self.id), lambda: self.world.state.cluster_id, "127.0.0.1", 0, self.world.page_bytes
+            self.host, self.holder, lambda: self.world.state.cluster_id, "127.0.0.1", 0, self.world.page_bytes
         )
         self.tries = Tries()
         self.puller = Puller(self.host, Peers(self.world.find), self.tries, SystemClock())

@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import replace
 from random import Random
 
+from ringlog.client.merge import merged
 from ringlog.kernel.commands.keyspaces import CreateKeyspace
 from ringlog.kernel.commands.schema import CreateTable
 from ringlog.kernel.operations.stages import FINISHED
@@ -15,7 +16,6 @@ from ringlog.kernel.rows.reading import SeenRow
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import CdcOptions, Column, Replication
 from ringlog.node.holder import Holder
-from ringlog.node.merge import merged
 from ringlog.wire.records import decode_mutation, encode_mutation
 from tests.kernel.entries import applied, founded, uuid
 from tests.kernel.rows.histories import KINDS, SECOND, TYPES, Statement, draw, model, mutation_of, viewed

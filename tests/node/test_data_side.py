@@ -18,16 +18,20 @@ from ringlog.kernel.commands.keyspaces import CreateKeyspace
 from ringlog.kernel.commands.movements import Leave, Move, Replace
 from ringlog.kernel.commands.nodes import DeclareDown
 from ringlog.kernel.commands.operations import CancelOperation, RetryOperation
+from ringlog.kernel.commands.schema import CreateTable
+from ringlog.kernel.commands.verdicts import SettleVerdicts
 from ringlog.kernel.operations.failures import stopped_by
 from ringlog.kernel.operations.stages import FINISHED, PUBLISH_CDC_GENERATION, WRITE_BOTH_READ_NEW, WRITE_BOTH_READ_OLD
-from ringlog.kernel.values import Command, DatacenterReplication, Replication
+from ringlog.kernel.values import CdcOptions, Column, Command, DatacenterReplication, Replication
 from ringlog.node.cells import Excerpt
+from ringlog.node.holder import KEPT
 from ringlog.node.journal import recover
 from ringlog.node.registers import RegisterFetch
 from ringlog.wire.cells import Key, RegisterCell, key_of
 from ringlog.wire.data import (
     BAD_STREAM,
     FOREIGN_CLUSTER,
+    KEY_BYTES_MAX,
     NOT_MEMBER,
     SERVICE,
     VALUE_BYTES_MAX,
@@ -43,6 +47,7 @@ from ringlog.wire.data import (
     pack,
     unpack,
 )
+from ringlog.wire.records import Cell, Mutation, encode_mutation
 from tests.kernel.entries import uuid
 from tests.node.data_world import DataWorld, until
 
@@ -311,6 +316,31 @@ def test_what_is_impossible_is_told(world: DataWorld) -> None:
         world.coordinator.read("none", b"k")
     with pytest.raises(TooLarge):
         world.coordinator.write("ks", b"k", b"x" * (VALUE_BYTES_MAX + 1), timestamp=1)
+
+
+def test_rows_are_read_where_they_are_at_a_position_of_their_topic(world: DataWorld) -> None:
+    three(world)
+    columns = (Column("k", "blob"), Column("v", "blob"))
+    world.submit(CreateTable("ks", "t", uuid(7, space=9), columns, ("k",), (), CdcOptions(enabled=False)))
+    world.submit(SettleVerdicts(2_000_000))
+    mutation = Mutation(None, None, "ks", "t", 1_000_000, None, "INSERT", (b"key",), (), (Cell("v", b"x"),))
+    value = encode_mutation(mutation)
+    for number in (1, 2):
+        holder = world.nodes[number].holder
+        holder.adopt(world.state)
+        holder.caught_up = True
+        assert holder.judge(value, 1_000_000) == KEPT
+        holder.passed(0, 1)
+    found = world.coordinator.read_rows("ks.t", b"key", at={0: 1})
+    assert (found.writes, found.positions) == ((value,), {0: 1})
+    assert world.coordinator.read_rows("ks.t", b"key").writes == (value,), "two of three are a quorum"
+    assert world.coordinator.read_rows("ks.t", b"none", at={0: 1}).writes == ()
+    with pytest.raises(RequestTimedOut, match="n1, n2"):
+        world.coordinator.read_rows("ks.t", b"key", at={0: 2}, timeout_s=0.5)
+    with pytest.raises(RequestImpossible, match="unknown_table"):
+        world.coordinator.read_rows("ks.nosuch", b"key")
+    with pytest.raises(TooLarge):
+        world.coordinator.read_rows("ks.t", b"k" * (KEY_BYTES_MAX + 1))
 
 
 def test_refusals_carry_codes(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ringlog.client.merge import merged
 from ringlog.kernel.commands.operations import CancelOperation
 from ringlog.kernel.commands.schema import AlterTable, CreateTable, DropTable
 from ringlog.kernel.operations.stages import FINISHED, WRITE_BOTH_READ_OLD
@@ -20,7 +21,6 @@ from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import CdcOptions, Column, ColumnRename, StreamReport
 from ringlog.node.holder import Holder, NotReady, NotServed, RowFetch, Snapshot
 from ringlog.node.memory_rows import MemoryRows
-from ringlog.node.merge import merged
 from ringlog.node.store import RowVersion
 from ringlog.wire.records import Cell, Mutation, decode_mutation, encode_mutation
 from tests.kernel.entries import applied, uuid

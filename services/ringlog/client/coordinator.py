@@ -1,8 +1,10 @@
-"""Reads and writes of registers on the reference nodes: every program can be its own coordinator.
+"""Reads and writes on the reference nodes: every program can be its own coordinator.
 
     with Client("127.0.0.1:9092", "shop") as client, Coordinator(client.replica) as coordinator:
         coordinator.write("ks", b"seat-12A", b"taken", timestamp=1_700_000_000_000_000)
         print(coordinator.read("ks", b"seat-12A").cell)
+
+Rows are written to the mutations topic (``ringlog.client.row_writer``) and read here, as of a position of it.
 
 A keyspace in tablets has registers in each of its tables: there ``keyspace`` is the full name of the table, ``"ks.t"``.
 
@@ -15,13 +17,23 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from threading import Condition, Lock
-from typing import Any
+from typing import Any, TypeVar
 
-from ringlog.client import protocol
+from ringlog.client import protocol, row_reads
 from ringlog.client.errors import TooLarge
 from ringlog.client.peers import Find, Peers, StatusPages
 from ringlog.client.plans import Level
-from ringlog.client.protocol import AskReplica, AwaitReplies, FoundCell, LookForNewest, ReceivedReply, Told, found_in
+from ringlog.client.protocol import (
+    AskReplica,
+    AwaitReplies,
+    FoundAnswer,
+    LookForNewest,
+    ReceivedReply,
+    RegisterRequest,
+    Told,
+    found_in,
+)
+from ringlog.client.row_reads import FoundPartition, LookForEnds, PartitionRequest, Positions, found_rows, request_to
 from ringlog.kernel.outcome import Entry, Outcome, UnreadableEntry
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Micros
@@ -29,6 +41,7 @@ from ringlog.log.driver import micros
 from ringlog.log.errors import LogUnavailable, TopicMissing, WaitTimedOut
 from ringlog.log.replica import LogReplica
 from ringlog.protocol.effects import Newest, Now, Steps, Until, carry_out
+from ringlog.runtime.logs import get_logger
 from ringlog.wire.cells import RegisterCell, key_of
 from ringlog.wire.data import (
     FOREIGN_CLUSTER,
@@ -37,6 +50,8 @@ from ringlog.wire.data import (
     WRONG_NODE,
     ReadReply,
     ReadRequest,
+    ReadRowsReply,
+    ReadRowsRequest,
     WriteReply,
     WriteRequest,
     pack,
@@ -45,6 +60,9 @@ from ringlog.wire.data import (
 from ringlog.wire.errors import WireError
 
 TIMEOUT_S = 10.0
+T = TypeVar("T")
+
+log = get_logger("ringlog.client")
 
 
 class _Mailbox:
@@ -76,11 +94,19 @@ class Coordinator:
     """Coordinates requests of one program. Safe from threads.
 
     ``replica`` has been started. ``datacenter``: the program's own, for LOCAL_QUORUM. ``find``: where a node's data
-    side listens, if not as its status page says.
+    side listens, if not as its status page says. ``ends``: where the mutations topic ends, by partition, within some
+    seconds; without it replicas that have lost rows are not found.
     """
 
-    def __init__(self, replica: LogReplica, datacenter: str = "", find: Find | None = None) -> None:
+    def __init__(
+        self,
+        replica: LogReplica,
+        datacenter: str = "",
+        find: Find | None = None,
+        ends: Callable[[float], Positions | None] | None = None,
+    ) -> None:
         self._replica = replica
+        self._ends = ends or (lambda _: None)
         self._datacenter = datacenter
         self._peers = Peers(find or StatusPages(lambda: replica.state))
         self._lock = Lock()
@@ -126,15 +152,42 @@ class Coordinator:
         key = key_of(keyspace, name)
         return self._carry_out(protocol.read(key, level, self._datacenter, micros(timeout_s)))
 
+    def read_rows(
+        self,
+        table: str,
+        partition_key: bytes,
+        *,
+        at: Positions | None = None,
+        level: Level | None = None,
+        timeout_s: float = TIMEOUT_S,
+    ) -> FoundPartition:
+        """Read the partition of a composed key (``kernel.ring.partition_key``) of ``table``, which is
+        ``keyspace.table``; ``ringlog.client.merge`` makes rows of what is found.
+
+        ``at``: positions that a write's acknowledgement gave, which each answer must have reached; one replica is
+        enough then. Without it, a quorum: what a read has found later ones find. ``level``: another one.
+
+        Raises RequestTimedOut, RequestImpossible, TooLarge, ReplicaHalted.
+        """
+        if len(partition_key) > KEY_BYTES_MAX:
+            raise TooLarge(f"a key has up to {KEY_BYTES_MAX} bytes", "store large values elsewhere")
+        level = level or (Level.ONE if at else Level.QUORUM)
+        steps = row_reads.read(table, partition_key, at or {}, level, self._datacenter, micros(timeout_s))
+        found = self._carry_out(steps)
+        if found.lacking:
+            log.error("rows_lost", table=table, key=partition_key.hex(), nodes=list(found.lacking), epoch=found.epoch)
+        return found
+
     # ------------------------------------------------------------------------------------------ effects
 
-    def _carry_out(self, steps: Steps[Told]) -> Told:
+    def _carry_out(self, steps: Steps[T]) -> T:
         mailbox = _Mailbox()
         handlers: dict[type, Callable[[Any], Any]] = {
             Newest: lambda _: self._replica.state,
             Now: lambda _: time.monotonic_ns() // 1_000,
             Until: self._until,
             LookForNewest: self._look,
+            LookForEnds: lambda effect: self._ends(effect.patience / 1e6),
             AskReplica: lambda effect: self._ask(effect, mailbox),
             AwaitReplies: lambda effect: mailbox.take(effect.patience),
         }
@@ -163,19 +216,19 @@ class Coordinator:
         def answered(data: bytes | None) -> None:
             mailbox.put((effect, None if data is None else self._found(effect, data)))
 
-        self._peers.call(effect.node, effect.request.method, _message(effect), effect.patience / 1e6, answered)
+        self._peers.call(effect.node, effect.request.method, pack(_message(effect)), effect.patience / 1e6, answered)
 
-    def _found(self, effect: AskReplica, data: bytes) -> FoundCell | None:
+    def _found(self, effect: AskReplica, data: bytes) -> FoundAnswer | None:
         """The reply; None if it is none, or of another node than that which was asked."""
-        reply: WriteReply | ReadReply
+        reply: WriteReply | ReadReply | ReadRowsReply
         try:
-            reply = unpack(WriteReply, data) if effect.request.cell is not None else unpack(ReadReply, data)
+            reply = unpack(_REPLIES[effect.request.method], data)
         except WireError:
             return None
         if reply.refused in (WRONG_NODE, FOREIGN_CLUSTER) or reply.node != effect.node:
             self._peers.forget(effect.node)
             return None
-        return found_in(reply)
+        return found_rows(reply) if isinstance(reply, ReadRowsReply) else found_in(reply)
 
     def _hear(
         self, before: ClusterState, after: ClusterState, _: Entry | UnreadableEntry, __: Outcome, ___: int
@@ -188,8 +241,22 @@ class Coordinator:
             mailbox.wake()
 
 
-def _message(effect: AskReplica) -> bytes:
-    request, planned, node = effect.request, effect.planned, effect.node
+_REPLIES: dict[str, type[Any]] = {
+    "Write": WriteReply,
+    "Repair": WriteReply,
+    "Read": ReadReply,
+    "ReadRows": ReadRowsReply,
+}
+"""By the method of a request."""
+
+
+def _message(effect: AskReplica) -> WriteRequest | ReadRequest | ReadRowsRequest:
+    """What goes to the replica."""
+    request, planned = effect.request, effect.planned
+    head = planned.cluster_id, effect.node, planned.epoch, planned.state_id
+    if isinstance(request, PartitionRequest):
+        return request_to(effect, request)
+    assert isinstance(request, RegisterRequest), request
     if request.cell is not None:
-        return pack(WriteRequest(planned.cluster_id, node, planned.epoch, planned.state_id, request.key, request.cell))
-    return pack(ReadRequest(planned.cluster_id, node, planned.epoch, planned.state_id, request.key, effect.is_digest))
+        return WriteRequest(*head, request.key, request.cell)
+    return ReadRequest(*head, request.key, effect.is_digest)

@@ -7,7 +7,8 @@ ClientError
 ├── NotFounded           the log has no founding entry
 ├── SchemasIncompatible  a release may not write beside what is there
 ├── TakeOverRefused      the rules refuse the take-over itself
-├── RequestTimedOut      a read or a write of a register had too few answers in time
+├── WriteUnanswered      nobody knows whether a row's write is in the topic
+├── RequestTimedOut      a read, or a write of a register, had too few answers in time
 ├── RequestImpossible    no plan serves it at its consistency level
 └── TooLarge             a key or value that no replica takes
 """
@@ -85,6 +86,15 @@ class TakeOverRefused(ClientError):
     """The take-over breaks a rule other than that of the term."""
 
     code = "take_over_refused"
+
+
+class WriteUnanswered(ClientError):
+    """The broker did not acknowledge the write of a row. The same mutation may be sent again: copies are one write."""
+
+    code = "write_unanswered"
+
+    def __init__(self, table: str, why: str) -> None:
+        super().__init__(f"a write to {table}: {why}", "send the same mutation again: copies of it are one write")
 
 
 class RequestTimedOut(ClientError):

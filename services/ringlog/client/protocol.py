@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Generic, Protocol, TypeVar
 
 from ringlog.client import plans
 from ringlog.client.errors import RequestImpossible, RequestTimedOut
@@ -51,12 +52,45 @@ class RegisterRequest:
     cell: RegisterCell | None = None
     is_lean: bool = False
 
+    def planned(self, state: ClusterState) -> RequestPlan | Failed:
+        """The plan; registers are those of a table just where the table is in tablets."""
+        keyspace = self.key.keyspace
+        table = state.tables.get(keyspace)
+        if self.wanted.table and table is None:
+            return Failed("unknown_table", f"epoch {state.epoch} has no table {keyspace}")
+        if table is not None and table.tablets is None:
+            return Failed("no_tablets", f"{table.full_name} is not in tablets: name its keyspace alone")
+        return plans.plan(state, self.wanted)
+
+    def __str__(self) -> str:
+        return f"{self.method.lower()} of {self.key.keyspace} {self.key.name[:40]!r} at {self.wanted.level}"
+
+
+class ReplicaRequest(Protocol):
+    """What ``succeed`` knows of a request: one of a register, or of rows (``ringlog.client.row_reads``)."""
+
+    @property
+    def method(self) -> str: ...
+    @property
+    def patience(self) -> Micros: ...
+    @property
+    def deadline(self) -> Micros: ...
+    @property
+    def is_lean(self) -> bool: ...
+    def planned(self, state: ClusterState) -> RequestPlan | Failed: ...
+
 
 @dataclass(frozen=True, slots=True)
-class FoundCell:
-    """An answer, and what it says of the register. ``digest``: in place of the cell's value, if not empty."""
+class FoundAnswer:
+    """What a replica replied."""
 
     answer: Answer
+
+
+@dataclass(frozen=True, slots=True)
+class FoundCell(FoundAnswer):
+    """An answer, and what it says of the register. ``digest``: in place of the cell's value, if not empty."""
+
     cell: RegisterCell | None = None
     digest: bytes = b""
 
@@ -68,7 +102,7 @@ class AskReplica:
     """
 
     node: NodeId
-    request: RegisterRequest
+    request: ReplicaRequest
     planned: ClusterState
     is_digest: bool
     patience: Micros
@@ -83,6 +117,9 @@ class AwaitReplies:
     patience: Micros
 
 
+F = TypeVar("F", bound=FoundAnswer)
+
+
 @dataclass(frozen=True, slots=True)
 class LookForNewest:
     """A read barrier; outcome: False if there was none within ``patience``."""
@@ -90,7 +127,7 @@ class LookForNewest:
     patience: Micros
 
 
-ReceivedReply = tuple[AskReplica, FoundCell | None]
+ReceivedReply = tuple[AskReplica, FoundAnswer | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,27 +148,23 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
-class JudgedAttempt:
+class JudgedAttempt(Generic[F]):
     """The verdict on an attempt, the answers that it was made on, and the state that they were judged on."""
 
     made: RequestPlan
     outcome: Outcome
-    found: tuple[FoundCell, ...]
+    found: tuple[F, ...]
     state: ClusterState
 
 
 @dataclass(frozen=True, slots=True)
-class _Success:
-    """``good``: the answers that count, as of ``state``."""
+class Success(Generic[F]):
+    """``good``: the answers that count, as of ``state``; ``attempts``: plans that were tried."""
 
     made: RequestPlan
     state: ClusterState
-    good: tuple[FoundCell, ...]
+    good: tuple[F, ...]
     attempts: int
-
-    def told(self, key: Key, cell: RegisterCell | None, repair: RequestPlan | None = None) -> Told:
-        answers = tuple(found.answer for found in self.good)
-        return Told(key, cell, self.made, self.state.epoch, answers, self.attempts, repair)
 
 
 # ---------------------------------------------------------------------------------------------------- requests
@@ -141,8 +174,8 @@ def write(key: Key, cell: RegisterCell, level: Level, datacenter: str, patience:
     """Write ``cell``. Raises RequestTimedOut (nobody knows whether it will be seen), RequestImpossible."""
     wanted = plans.request_of(key, Access.WRITE, level, datacenter)
     deadline = (yield Now()) + patience
-    done = yield from _succeed(RegisterRequest(wanted, key, "Write", patience, deadline, cell))
-    return done.told(key, cell)
+    done: Success[FoundCell] = yield from succeed(RegisterRequest(wanted, key, "Write", patience, deadline, cell))
+    return _told(done, key, cell)
 
 
 def read(key: Key, level: Level, datacenter: str, patience: Micros) -> Steps[Told]:
@@ -150,22 +183,27 @@ def read(key: Key, level: Level, datacenter: str, patience: Micros) -> Steps[Tol
     wanted = plans.request_of(key, Access.READ, level, datacenter)
     deadline = (yield Now()) + patience
     request = RegisterRequest(wanted, key, "Read", patience, deadline, is_lean=True)
-    done = yield from _succeed(request)
+    done: Success[FoundCell] = yield from succeed(request)
     if _differ(done.good):
-        whole = yield from _succeed(replace(request, is_lean=False))
+        whole: Success[FoundCell] = yield from succeed(replace(request, is_lean=False))
         done = replace(whole, attempts=done.attempts + whole.attempts)
     cells = (found.cell for found in done.good if found.cell is not None and not found.digest)
     best = max(cells, key=rank, default=None)
     if best is None:
-        return done.told(key, None)
+        return _told(done, key, None)
     holders = [found.answer for found in done.good if _digest(found) == digest_of(best)]
     repair = plans.repair(done.made, holders, done.state)
     if isinstance(repair, Failed):
         raise RequestImpossible(f"repair of {key.keyspace}", repair.code, repair.detail)
     if repair is not None:
         write_back = RegisterRequest(repair.request, key, "Repair", patience, deadline, best)
-        yield from _succeed(write_back, [FoundCell(answer) for answer in holders])
-    return done.told(key, best, repair)
+        yield from succeed(write_back, [FoundCell(answer) for answer in holders])
+    return _told(done, key, best, repair)
+
+
+def _told(done: Success[FoundCell], key: Key, cell: RegisterCell | None, repair: RequestPlan | None = None) -> Told:
+    answers = tuple(found.answer for found in done.good)
+    return Told(key, cell, done.made, done.state.epoch, answers, done.attempts, repair)
 
 
 def found_in(reply: WriteReply | ReadReply) -> FoundCell:
@@ -186,48 +224,37 @@ def _digest(found: FoundCell) -> bytes:
 # ---------------------------------------------------------------------------------------------------- plans
 
 
-def _succeed(request: RegisterRequest, kept: Sequence[FoundCell] = ()) -> Steps[_Success]:
+def succeed(request: ReplicaRequest, kept: Sequence[F] = ()) -> Steps[Success[F]]:
     """Plan and ask until it is a success, or the deadline comes. ``kept``: answers that count already."""
     attempts, has_looked = 0, False
     waited_for: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
     while True:
         state: ClusterState = yield Newest()
-        made = _planned(state, request)
+        made = request.planned(state)
         if isinstance(made, RequestPlan):
             attempts += 1
             judged = yield from _Attempt(request, state, made, kept).run()
             outcome, refused = judged.outcome, _refusals(judged) or refused
             if isinstance(outcome, Satisfied):
-                return _Success(made, judged.state, _good(judged), attempts)
+                return Success(made, judged.state, _good(judged), attempts)
             if isinstance(outcome, Replan):
                 kept = [found for found in judged.found if found.answer in outcome.kept]
             if isinstance(outcome, AwaitedAnswers):
                 waited_for = tuple(_name(judged.state, node) for node in outcome.nodes)
         elif has_looked:
-            raise RequestImpossible(_what(request), made.code, made.detail)
+            raise RequestImpossible(str(request), made.code, made.detail)
         else:
             has_looked = yield LookForNewest(max(request.deadline - (yield Now()), LOOK_LEAST))
             waited_for = () if has_looked else ("the metadata log",)
         left = request.deadline - (yield Now())
         if left <= 0:
             epoch = (yield Newest()).epoch
-            raise RequestTimedOut(_what(request), request.patience / 1e6, waited_for, epoch, refused)
+            raise RequestTimedOut(str(request), request.patience / 1e6, waited_for, epoch, refused)
         yield Until(_later_than(state), min(BACKOFF, max(left, WAIT_LEAST)), "a newer epoch")
 
 
-def _planned(state: ClusterState, request: RegisterRequest) -> RequestPlan | Failed:
-    """The plan; registers are those of a table just where the table is in tablets."""
-    keyspace = request.key.keyspace
-    table = state.tables.get(keyspace)
-    if request.wanted.table and table is None:
-        return Failed("unknown_table", f"epoch {state.epoch} has no table {keyspace}")
-    if table is not None and table.tablets is None:
-        return Failed("no_tablets", f"{table.full_name} is not in tablets: name its keyspace alone")
-    return plans.plan(state, request.wanted)
-
-
-def _good(judged: JudgedAttempt) -> tuple[FoundCell, ...]:
+def _good(judged: JudgedAttempt[F]) -> tuple[F, ...]:
     now = plans.as_of(judged.made, judged.state)
     assert isinstance(now, RequestPlan), "what is satisfied can be planned"
     return tuple(found for found in judged.found if plans.counts(now, found.answer))
@@ -237,11 +264,7 @@ def _later_than(known: ClusterState) -> Callable[[ClusterState], bool | None]:
     return lambda state: state.epoch > known.epoch or None
 
 
-def _what(request: RegisterRequest) -> str:
-    return f"{request.method.lower()} of {request.key.keyspace} {request.key.name[:40]!r} at {request.wanted.level}"
-
-
-def _refusals(judged: JudgedAttempt) -> tuple[str, ...]:
+def _refusals(judged: JudgedAttempt[F]) -> tuple[str, ...]:
     """Who refused, and with which code."""
     answers = [found.answer for found in judged.found if found.answer.refused]
     return tuple(sorted({f"{_name(judged.state, answer.node)} {answer.refused}" for answer in answers}))
@@ -255,20 +278,18 @@ def _name(state: ClusterState, node: NodeId) -> str:
 # ---------------------------------------------------------------------------------------------------- answers
 
 
-class _Attempt:
+class _Attempt(Generic[F]):
     """Carries out one plan, ``made`` on ``planned``. ``kept``: answers of an earlier plan that count for this one."""
 
-    def __init__(
-        self, request: RegisterRequest, planned: ClusterState, made: RequestPlan, kept: Sequence[FoundCell]
-    ) -> None:
+    def __init__(self, request: ReplicaRequest, planned: ClusterState, made: RequestPlan, kept: Sequence[F]) -> None:
         self._request = request
         self._planned = planned
         self._made = made
-        self._found = list(kept)
+        self._found: list[F] = list(kept)
         self._asking: dict[AskReplica, Micros] = {}
         self._asked: set[NodeId] = set()
 
-    def run(self) -> Steps[JudgedAttempt]:
+    def run(self) -> Steps[JudgedAttempt[F]]:
         """Ask until the answers decide, or the deadline comes: then the outcome is AwaitedAnswers."""
         deadline = self._request.deadline
         again: Micros = yield Now()
@@ -287,7 +308,7 @@ class _Attempt:
                     yield self._ask(node, now)
                 silent = []
             until = min(again, deadline) if silent else deadline
-            replies: Sequence[ReceivedReply] = yield AwaitReplies(max(until - now, WAIT_LEAST))
+            replies: Sequence[tuple[AskReplica, F | None]] = yield AwaitReplies(max(until - now, WAIT_LEAST))
             for asked, reply in replies:
                 sent = self._asking.pop(asked, None)
                 if sent is None or reply is None:

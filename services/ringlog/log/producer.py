@@ -40,11 +40,12 @@ Delivery = Callable[[KafkaError | None, Message], None]
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """Where a record went."""
+    """Where a record went. ``time_ms``: when it was appended, where the topic has append times, else its author's."""
 
     topic: str
     partition: int
     offset: int
+    time_ms: int = 0
 
 
 def producer_config(bootstrap_servers: str, client_id: str, delivery_timeout_s: float) -> dict[str, Any]:
@@ -149,16 +150,17 @@ class AckedProducer:
         # Running from here on, so that a caller's cancel() changes nothing; else the answer would raise in the thread
         # that serves everybody's.
         future.set_running_or_notify_cancel()
-        place = ANY_PARTITION if partition is None else partition
+        wanted = ANY_PARTITION if partition is None else partition
         size = len(key or b"") + len(value or b"")
 
         def delivered(error: KafkaError | None, message: Message) -> None:
             if error is None:
-                future.set_result(Delivered(topic, message.partition() or 0, message.offset() or 0))
+                place = message.partition() or 0, message.offset() or 0
+                future.set_result(Delivered(topic, *place, message.timestamp()[1]))
             else:
                 future.set_exception(_failure(topic, key, size, error))
 
-        self._produce(topic, value, key, place, delivered)
+        self._produce(topic, value, key, wanted, delivered)
         return future
 
     def send_all(self, topic: str, values: Sequence[bytes]) -> Future[None]:

@@ -22,12 +22,14 @@ from ringlog.wire.cells import Key, RegisterCell, key_of
 from ringlog.wire.data import (
     BAD_CELL,
     BAD_EPOCH,
+    BAD_POSITION,
     BAD_STREAM,
     BAD_TOKEN,
     KEY_BYTES_MAX,
     TOO_LARGE,
     VALUE_BYTES_MAX,
     ReadRequest,
+    ReadRowsRequest,
     RowsRequest,
     StreamRequest,
     WriteRequest,
@@ -69,6 +71,15 @@ def read_refusal(request: ReadRequest) -> str:
     return _epoch_refusal(request.epoch) or key_refusal(request.key)
 
 
+def rows_refusal(request: ReadRowsRequest) -> str:
+    """The code that refuses a read of rows as such."""
+    if _epoch_refusal(request.epoch):
+        return BAD_EPOCH
+    if len(request.partition_key) > KEY_BYTES_MAX:
+        return TOO_LARGE
+    return "" if _are_positions(request.at) else BAD_POSITION
+
+
 def stream_refusal(request: StreamRequest | RowsRequest) -> str:
     """The code that refuses a stream as such: its ranges ascend, each once, and so do its positions."""
     if _epoch_refusal(request.epoch):
@@ -76,13 +87,16 @@ def stream_refusal(request: StreamRequest | RowsRequest) -> str:
     if not request.ranges or not _ascend(request.ranges):
         return BAD_STREAM
     if isinstance(request, RowsRequest):
-        partitions = [partition for partition, _ in request.positions]
-        return "" if _ascend(partitions) and all(offset >= 0 for _, offset in request.positions) else BAD_STREAM
+        return "" if _are_positions(request.positions) else BAD_STREAM
     return "" if request.after is None else key_refusal(request.after)
 
 
 def _epoch_refusal(epoch: int) -> str:
     return "" if epoch >= 0 else BAD_EPOCH
+
+
+def _are_positions(found: Sequence[tuple[int, int]]) -> bool:
+    return _ascend([partition for partition, _ in found]) and all(offset >= 0 for _, offset in found)
 
 
 def _ascend(items: Sequence[Any]) -> bool:

@@ -15,7 +15,7 @@ from typing import TypeVar
 import grpc
 
 from ringlog.kernel.history import contradicts
-from ringlog.node import checks, row_stream
+from ringlog.node import checks, row_reads, row_stream
 from ringlog.node.cells import Excerpt
 from ringlog.node.errors import NodeFailed
 from ringlog.node.holder import Holder, NotReady, NotServed
@@ -39,6 +39,8 @@ from ringlog.wire.data import (
     Cells,
     ReadReply,
     ReadRequest,
+    ReadRowsReply,
+    ReadRowsRequest,
     RowsRequest,
     StatusReply,
     StatusRequest,
@@ -94,6 +96,7 @@ class DataServer:
             "Write": grpc.unary_unary_rpc_method_handler(self._write),
             "Repair": grpc.unary_unary_rpc_method_handler(self._write),
             "Read": grpc.unary_unary_rpc_method_handler(self._read),
+            "ReadRows": grpc.unary_unary_rpc_method_handler(self._read_rows),
             "Stream": grpc.unary_stream_rpc_method_handler(self._stream),
             "StreamRows": grpc.unary_stream_rpc_method_handler(self._stream_rows),
             "Status": grpc.unary_unary_rpc_method_handler(self._status),
@@ -146,6 +149,13 @@ class DataServer:
         if isinstance(found, Behind):
             return pack(ReadReply(self._host.node, self._epoch(), BEHIND))
         return pack(read_reply(self._host.value, found, request.digest))
+
+    def _read_rows(self, data: bytes, context: grpc.ServicerContext) -> bytes:
+        request = _unpacked(ReadRowsRequest, data, context)
+        refused = self._misdirected(request.cluster_id, request.node) or checks.rows_refusal(request)
+        if refused:
+            return pack(ReadRowsReply(self._host.node, self._epoch(), refused))
+        return pack(row_reads.answered(self._holder, request, row_reads.CATCH_UP_S))
 
     def _status(self, data: bytes, context: grpc.ServicerContext) -> bytes:
         request = _unpacked(StatusRequest, data, context)

@@ -99,6 +99,8 @@ class NotServed(Exception):
 class Holder:
     """The rows of one node and the epoch it has adopted. Thread-safe.
 
+    ``changed`` is notified with each epoch and with what a turn has judged.
+
     ``caught_up`` is for the process to set, once the node knows again what it knew before a restart: until then it
     answers no reads and acknowledges nothing. ``store``: the rows that it begins with, of mutations topic ``topic_id``.
     """
@@ -106,6 +108,7 @@ class Holder:
     def __init__(self, node: str, store: RowStore | None = None) -> None:
         self.node = node
         self.lock = threading.RLock()
+        self.changed = threading.Condition(self.lock)
         self.store = MemoryRows() if store is None else store
         self.served = ServedRequests()
         self.state = ClusterState()
@@ -133,6 +136,7 @@ class Holder:
             if any(getattr(state, part) is not getattr(old, part) for part in OWNED_BY):
                 self._owned = self._owned_under(state)
                 self._forget(before)
+            self.changed.notify_all()
             current = works_of(state, self.node)
             self.reports = {name: report for name, report in self.reports.items() if name in current}
             self._fetching = {name: fetches for name, fetches in self._fetching.items() if name in current}
@@ -269,6 +273,7 @@ class Holder:
         """Have the rows last, with how far they go, in one transaction. ``sync``: on the disk, news or not."""
         with self.lock:
             state = self.state
+            self.changed.notify_all()
             if state.epoch == 0 or not (sync or self._is_dirty):
                 return
             whose = state.cluster_id, state.epoch, state.state_id, self.topic_id
@@ -299,8 +304,18 @@ class Holder:
             token = token_of_partition(partition_key)
             if not owned.answers(token):
                 raise NotServed(f"not a read replica of this key of {table} at epoch {self.state.epoch}")
-            self.served.note(READS, self.state, table, token)
-            return self.state.epoch, self.store.partition(table, token, partition_key)
+            return self.state.epoch, self.partition(table, partition_key)
+
+    def has(self, table: str, token: Token, is_write: bool) -> bool:
+        """True if the node is a replica of a key: one that takes its writes, or one that answers its reads."""
+        owned = self._owned.get(table, NOTHING)
+        return owned.takes(token) if is_write else owned.answers(token)
+
+    def partition(self, table: str, partition_key: bytes) -> list[RowVersion]:
+        """The versions of a partition, for a reader."""
+        token = token_of_partition(partition_key)
+        self.served.note(READS, self.state, table, token)
+        return self.store.partition(table, token, partition_key)
 
     def shape(self, table: str) -> TableShape:
         """The shape of a table that there is at the adopted epoch."""

@@ -13,10 +13,10 @@ import uvicorn
 from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
 
+from ringlog.client.merge import LiveCell, LiveRow, merged
 from ringlog.node.data_side import DataSide
 from ringlog.node.holder import Holder, NotReady, NotServed
 from ringlog.node.hosts import OwnHosts
-from ringlog.node.merge import LiveCell, LiveRow, merged
 from ringlog.runtime.clock import Clock
 from ringlog.wire.records import decode_mutation
 

@@ -3,7 +3,7 @@
 A row is the set of its versions, each (write timestamp, encoded mutation). Adding a version that is already there
 changes nothing, so rows that reach a node twice (streamed from another node, and read from the mutations topic)
 merge without a rule of their own. Deletes are versions like all others, and so is a write of several statements, which
-stands whole at the row of its first one: what they do is decided on reading (``ringlog.node.merge``). A write to a
+stands whole at the row of its first one: what they do is decided on reading (``ringlog.client.merge``). A write to a
 table of which columns were dropped or renamed is kept in stored names (``kernel.schema.stored``). Nothing here
 knows about epochs or ownership: the caller says which tokens to list or to drop.
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from ringlog.client.plans import Level
 from ringlog.client.results import AppliedResult, ExpiredResult, Submitted, WithdrawnResult
+from ringlog.client.row_reads import FoundPartition
 from ringlog.kernel.outcome import Entry, Outcome, UnreadableEntry
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Micros
@@ -116,6 +118,9 @@ class Hearer:
 
     def found(self, key: Key, timestamp: int | None, level: Level) -> None:
         """A read of a register has succeeded; None: nothing was written yet."""
+
+    def found_rows(self, begun: Micros, at: Mapping[int, int], found: FoundPartition) -> None:
+        """A read of rows that began then, asked for at these positions, has succeeded."""
 
     def begins(self, reader: str, start: Start) -> None:
         """A reader begins with a snapshot; with the log's beginning if it finds none."""

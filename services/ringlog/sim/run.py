@@ -48,6 +48,8 @@ from ringlog.sim.actors.producer import SimProducer
 from ringlog.sim.actors.publisher import PublisherWorker
 from ringlog.sim.actors.rebalancer import RebalancerWorker
 from ringlog.sim.actors.role import Worker, member
+from ringlog.sim.actors.row_reads import WRITTEN
+from ringlog.sim.actors.row_reads import operate as read_rows
 from ringlog.sim.actors.validator import ValidatorWorker
 from ringlog.sim.broker import ACKS, CHANGES, LOAD
 from ringlog.sim.chance import Chance
@@ -151,6 +153,7 @@ class Run:
         asked = {action.what for action in script.actions}
         self.sim.shared["keeps_rows"] = "keep_rows" in asked
         self.sim.shared["mutations_begin"] = {}
+        self.sim.shared[WRITTEN] = []
         self.sim.log_ends.looked_after = "snapshot" in asked
         self.sim.log_ends.files = {} if "archive" in asked else None
         self.sim.broker.passed = self.faults.start_again
@@ -281,7 +284,7 @@ class Run:
                     self.producer.burst(count, late=what == "late_burst")
             case "set", (name, value):
                 self.operator.change(name, value)
-            case "read", ():
+            case (("read" | "read_rows"), _):
                 self._read(action)
             case "register", (name, register, wish):
                 access, level = level_of(wish)
@@ -349,7 +352,11 @@ class Run:
                 self.operator.images([AlterKeyspace(keyspace, Replication("tablets", factor))])
 
     def _read(self, action: Action) -> None:
-        """Read every key of the load's table from one node."""
+        """Read every key of the load's table from one node; or one that was written, from all that have it."""
+        if action.what == "read_rows":
+            application, number, way = action.arguments
+            read_rows(self.applications[APPLICATIONS[application]], number, way)
+            return
         up = [node for name, node in sorted(self.nodes.items()) if node.lives and node.host.up]
         if up:
             self.world.tell("script", "reads")

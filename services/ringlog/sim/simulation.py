@@ -141,6 +141,7 @@ class Simulation:
         self.on_replied = self._hearing("replied")
         self.on_wrote = self._hearing("wrote")
         self.on_found = self._hearing("found")
+        self.on_found_rows = self._hearing("found_rows")
         self.on_begins = self._hearing("begins")
         self.on_snapshots = self._hearing("snapshots")
         self.on_let_go = self._hearing("let_go")

@@ -7,9 +7,10 @@ are answers with a code of ``REFUSALS``, never errors of the transport.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from hashlib import sha256
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -20,31 +21,35 @@ from ringlog.wire.mapping import Mapper
 T = TypeVar("T")
 
 SERVICE = "ringlog.data.Replica"
-"""Name of the service; its methods are Write, Repair, Read, Stream and StreamRows (of pages), Status."""
+"""Name of the service; its methods are Write, Repair, Read, ReadRows, Stream and StreamRows (of pages), Status."""
 
 KEY_BYTES_MAX = 64 * 1024 - 1
 VALUE_BYTES_MAX = 1024 * 1024
 PAGE_BYTES_MAX = 256 * 1024
 """A page of a stream is closed when it has reached this size."""
 MESSAGE_BYTES_MAX = 8 * 1024 * 1024
+PARTITION_BYTES_MAX = 4 * 1024 * 1024
+"""Writes of one partition that a replica gives as an answer."""
 
 BEHIND, BUSY, FOREIGN_CLUSTER, WRONG_NODE = "behind", "busy", "foreign_cluster", "wrong_node"
 BAD_STREAM, NOT_MEMBER, NOT_READY, TOO_LARGE = "bad_stream", "not_member", "not_ready", "too_large"
 BAD_CELL, BAD_EPOCH, BAD_TOKEN, OTHER_HISTORY = "bad_cell", "bad_epoch", "bad_token", "other_history"
+BAD_POSITION = "bad_position"
 
 REFUSALS: Mapping[str, str] = MappingProxyType(
     {
         BAD_CELL: "A delete has no value.",
         BAD_EPOCH: "An epoch is 0 or greater.",
+        BAD_POSITION: "Partitions ascend, each once, and are some of the topic's; an offset is 0 or greater.",
         BAD_STREAM: "The operation does not have this node as the source of these ranges, or not any more.",
         BAD_TOKEN: "The token of the key is not that of its name.",
-        BEHIND: "The replica has not adopted the plan's epoch yet: ask again.",
+        BEHIND: "The replica has not adopted the plan's epoch yet, or not reached the positions: ask again.",
         BUSY: "The source sends as many streams as it may already: ask again.",
         FOREIGN_CLUSTER: "The message is for another cluster.",
         NOT_MEMBER: "The node is no replica of the key, for this kind of access, at the epoch that it names.",
         NOT_READY: "The node has not caught up yet with what it must know to answer: after a restart, or as a source.",
         OTHER_HISTORY: "The replica's log has another state at the plan's epoch: one of two logs is not the cluster's.",
-        TOO_LARGE: "Key or value is larger than a replica takes.",
+        TOO_LARGE: "Key or value is larger than a replica takes, or a partition larger than it gives.",
         WRONG_NODE: "The message is for another node: its address is not what it was.",
     }
 )
@@ -95,6 +100,46 @@ class ReadReply:
     cell: RegisterCell | None = None
     digest: bytes = b""
     state_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRowsRequest:
+    """What does the partition of table ``table_id`` hold? ``at``: (partition of the mutations topic, offset) that must
+    be reached; ``digest``: the writes may stay away; ``position``: nothing but that it is reached is wanted.
+    """
+
+    cluster_id: str
+    node: str
+    epoch: int
+    state_id: str
+    table: str
+    table_id: str
+    partition_key: bytes
+    at: tuple[tuple[int, int], ...]
+    digest: bool
+    position: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRowsReply:
+    """``writes``: encoded mutations, ascending; ``digest`` stands for them if it is not empty."""
+
+    node: str
+    epoch: int
+    refused: str = ""
+    positions: tuple[tuple[int, int], ...] = ()
+    writes: tuple[bytes, ...] = ()
+    digest: bytes = b""
+    state_id: str = ""
+
+
+def digest_of_writes(writes: Iterable[bytes]) -> bytes:
+    """Stands for a set of encoded writes, in any order."""
+    total = sha256()
+    for write in sorted(writes):
+        total.update(len(write).to_bytes(4, "big"))
+        total.update(write)
+    return total.digest()[:16]
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +272,8 @@ RECORDS: tuple[type[Any], ...] = (
     WriteReply,
     ReadRequest,
     ReadReply,
+    ReadRowsRequest,
+    ReadRowsReply,
     StreamRequest,
     RowsRequest,
     StreamPage,

@@ -1,4 +1,5 @@
-"""Applications that read and write registers: they perform ``ringlog.client.protocol`` on virtual time.
+"""Applications that read and write registers, and read rows: they perform ``ringlog.client.protocol`` and
+``ringlog.client.row_reads`` on virtual time.
 
 An application plans on its own replica of the log, which may be late, and gives up at its deadline, after which nobody
 knows what became of a write. Each register has one writer, whose timestamps ascend, so with repairs before answers it
@@ -15,18 +16,28 @@ from typing import TYPE_CHECKING, Any
 from ringlog.client import protocol
 from ringlog.client.errors import RequestImpossible, RequestTimedOut
 from ringlog.client.plans import Access, Level
-from ringlog.client.protocol import AskReplica, AwaitReplies, LookForNewest, ReceivedReply, Told, found_in
+from ringlog.client.protocol import (
+    AskReplica,
+    AwaitReplies,
+    LookForNewest,
+    ReceivedReply,
+    RegisterRequest,
+    Told,
+    found_in,
+)
+from ringlog.client.row_reads import FoundPartition, LookForEnds, PartitionRequest, found_rows, request_to
 from ringlog.kernel.outcome import Entry, Outcome, UnreadableEntry
 from ringlog.kernel.state import ClusterState, in_order
 from ringlog.kernel.values import Micros
 from ringlog.protocol.effects import Steps
 from ringlog.sim.actors.registers import Message
+from ringlog.sim.actors.row_reads import RowsMessage, ends, take
 from ringlog.sim.chance import Chance
 from ringlog.sim.histories.events import Op
 from ringlog.sim.replica import Performers, SimReplica, Step, perform
 from ringlog.sim.world import MS, SECOND, Signal, SimHost
 from ringlog.wire.cells import Key, RegisterCell
-from ringlog.wire.data import ReadReply, WriteReply
+from ringlog.wire.data import ReadReply, ReadRowsReply, WriteReply
 
 if TYPE_CHECKING:
     from ringlog.sim.simulation import Simulation
@@ -52,10 +63,11 @@ class SimCalls:
         """A reply may come before ``breaks``."""
         self._breaks[asked] = breaks
 
-    def put(self, asked: AskReplica, reply: ReadReply | WriteReply) -> None:
+    def put(self, asked: AskReplica, reply: ReadReply | WriteReply | ReadRowsReply) -> None:
         """A reply has come, if its connection has not broken."""
         if self._breaks.pop(asked, None) is not None:
-            self.replies.append((asked, found_in(reply)))
+            found = found_rows(reply) if isinstance(reply, ReadRowsReply) else found_in(reply)
+            self.replies.append((asked, found))
             self.signal.fire()
 
     def next_break(self, latest: Micros) -> Micros:
@@ -73,6 +85,9 @@ class SimCalls:
 
 class SimApplication:
     """One application on its host, over its lives. ``written``: the last timestamp that it used, by register."""
+
+    asks = DATACENTER, DEADLINE_US
+    """Where it is, and its patience."""
 
     def __init__(self, sim: Simulation, host: SimHost) -> None:
         self.sim = sim
@@ -120,7 +135,7 @@ class SimApplication:
             check.wrote(key, timestamp, level, done=False)
         begun = self.sim.recording.invoke(self.host.name, Op.WRITE, key.name.decode(), timestamp)
         cell = RegisterCell(timestamp, b"%d" % timestamp)
-        told = yield from self._perform(protocol.write(key, cell, level, DATACENTER, DEADLINE_US))
+        told = yield from self.perform(protocol.write(key, cell, level, *self.asks))
         if told is None:
             self.sim.did["application", "write", level.value, "gave up"] += 1
             return
@@ -137,7 +152,7 @@ class SimApplication:
         begun = (
             self.sim.recording.invoke(self.host.name, Op.READ, key.name.decode()) if level is not Level.ONE else None
         )
-        told = yield from self._perform(protocol.read(key, level, DATACENTER, DEADLINE_US))
+        told = yield from self.perform(protocol.read(key, level, *self.asks))
         if told is None:
             self.sim.did["application", "read", level.value, "gave up"] += 1
             return
@@ -153,7 +168,7 @@ class SimApplication:
 
     # ---------------------------------------------------------------------------------------------- effects
 
-    def _perform(self, steps: Steps[Told]) -> Step:
+    def perform(self, steps: Steps[Told] | Steps[FoundPartition]) -> Step:
         """What a request has come to; None if it was given up: nobody knows what became of it."""
         calls, replica = SimCalls(), self._replica
         at_once: dict[type, Callable[[Any], Any]] = {
@@ -164,10 +179,11 @@ class SimApplication:
             **replica.in_time,
             AwaitReplies: lambda effect: self._await(calls, effect),
             LookForNewest: lambda _: self._look(),
+            LookForEnds: partial(ends, self.sim, self.host),
         }
         self._under_way.append(calls)
         try:
-            told: Told = yield from perform(steps, at_once, in_time)
+            told: Told | FoundPartition = yield from perform(steps, at_once, in_time)
         except (RequestTimedOut, RequestImpossible):
             return None
         finally:
@@ -193,6 +209,11 @@ class SimApplication:
             return
         request = effect.request
         answer = partial(calls.put, effect)
+        if isinstance(request, PartitionRequest):
+            rows = RowsMessage(target, request_to(effect, request), self.host, answer)
+            self.sim.world.send(self.host, target.host, take, rows)
+            return
+        assert isinstance(request, RegisterRequest), request
         message = Message(request.key, request.cell, effect.planned, self.host, answer, effect.is_digest)
         self.sim.world.send(self.host, target.host, target.registers.take, message)
 

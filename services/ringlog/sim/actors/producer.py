@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ringlog.kernel.ring.partition_key import compose
 from ringlog.kernel.values import Micros
 from ringlog.runtime.draw import draw_uuid
+from ringlog.sim.actors.row_reads import WRITTEN, AcknowledgedWrite
 from ringlog.sim.broker import MUTATIONS
 from ringlog.sim.chance import Chance
 from ringlog.sim.moving_tablets import KEYSPACE as IN_TABLETS
@@ -94,11 +95,17 @@ class SimProducer:
             partition = mutation_partition(key.encode(), len(self.sim.broker.topics[MUTATIONS]))
             for _attempt in range(5):
                 try:
-                    yield from self.sim.broker.append(self.host, MUTATIONS, [(key, data)], partition)
+                    end = yield from self.sim.broker.append(self.host, MUTATIONS, [(key, data)], partition)
+                    self._acknowledged(mutation, partition, end)
                     break
                 except Unanswered:
                     continue
             yield BURST_GAP_US
+
+    def _acknowledged(self, mutation: Mutation, partition: int, end: int) -> None:
+        if (mutation.keyspace, mutation.table) == (KEYSPACE, TABLE):
+            key = compose([part for part in mutation.partition_key if part is not None])
+            self.sim.shared[WRITTEN].append(AcknowledgedWrite(f"{KEYSPACE}.{TABLE}", key, partition, end))
 
     def _draw_tablet(self, chance: Chance) -> Mutation:
         """Many keys, so that each tablet has some; most of now, some to come, across the start of a generation."""

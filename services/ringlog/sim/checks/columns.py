@@ -10,13 +10,13 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from ringlog.client.cdc.rows import TableTypes
+from ringlog.client.merge import merged
 from ringlog.kernel.changes import table_change
 from ringlog.kernel.commands.schema import AlterTable
 from ringlog.kernel.commands.schema_batch import SchemaBatch
 from ringlog.kernel.outcome import Entry, Outcome, UnreadableEntry
 from ringlog.kernel.state import ClusterState, Table
 from ringlog.kernel.values import Command
-from ringlog.node.merge import merged
 from ringlog.sim.actors.producer import KEYSPACE, RESPELLED
 from ringlog.sim.broker import CDC
 from ringlog.sim.checks.base import Check

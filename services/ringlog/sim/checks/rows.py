@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from ringlog.sim.simulation import Simulation
 
 RING = ((0, 0),)
+ACCEPTED = "accepted writes"
+"""Where the writes that count are shared with other checks."""
 
 
 class RowsCheck(Check):
@@ -35,7 +37,7 @@ class RowsCheck(Check):
 
     def __init__(self, sim: Simulation) -> None:
         super().__init__(sim)
-        self._writes = AcceptedWrites(sim)
+        self._writes = sim.shared[ACCEPTED] = AcceptedWrites(sim)
         self._placed: dict[str, tuple[object, object] | None] = {}
         self._parts: dict[tuple[str, str], list[Snapshot]] = {}
         self._probed = 0
@@ -184,6 +186,11 @@ def _groups(state: ClusterState) -> tuple[RangeGroup, ...]:
         return tuple(group_of(tablets.tablet(index)) for index in range(tablets.count))
     placement = _placement(state)
     return placement.ranges if placement is not None else ()
+
+
+def group_of_token(state: ClusterState, token: int) -> RangeGroup | None:
+    """Who reads and who writes a key of the load's table."""
+    return _group(_groups(state), token)
 
 
 def _group(groups: tuple[RangeGroup, ...], token: int) -> RangeGroup | None:

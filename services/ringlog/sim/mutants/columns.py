@@ -17,7 +17,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "renamed_column_read_by_name",
-        "ringlog.node.merge",
+        "ringlog.client.merge",
         "inner, names = stored_shape(shape), {place: name for name, place in shape.stored}",
         "inner, names = shape, dict(())",
         "a node looks for the cells of a renamed column under its new name",

@@ -1,4 +1,4 @@
-"""Bugs in how rows outlive a process."""
+"""Bugs in how rows outlive a process, and in how they are read."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from ringlog.sim.keeping import PROFILE
 from ringlog.sim.mutants.plant import Mutant
 
 HOLDER = "ringlog.node.holder"
+READS = "ringlog.client.row_reads"
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
@@ -43,6 +44,33 @@ MUTANTS: tuple[Mutant, ...] = (
         "dict(self.positions)))",
         "a node acknowledges what a power cut may still take",
         300,
+        PROFILE,
+    ),
+    Mutant(
+        "row_read_without_position",
+        READS,
+        "request.table_id, request.partition_key, request.at",
+        "request.table_id, request.partition_key, ()",
+        "a read does not say which positions it wants",
+        20,
+        PROFILE,
+    ),
+    Mutant(
+        "row_read_behind",
+        "ringlog.node.row_reads",
+        "if any(holder.positions[partition] < offset for partition, offset in request.at):",
+        "if any(offset < 0 for _, offset in request.at):",
+        "a replica that is behind the positions answers",
+        20,
+        PROFILE,
+    ),
+    Mutant(
+        "row_read_before_caught_up",
+        "ringlog.node.row_reads",
+        "if not holder.caught_up:",
+        "if holder.caught_up is None:",
+        "a node that was started again answers before it knows what it knew",
+        60,
         PROFILE,
     ),
 )

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from ringlog.client.merge import LiveCell, LivePartition, LiveRow, merged
 from ringlog.kernel.generations.statements import TableShape
 from ringlog.kernel.rows.writes import SECOND
 from ringlog.kernel.schema.types import serialize
-from ringlog.node.merge import LiveCell, LivePartition, LiveRow, merged
 from ringlog.wire.records import (
     INSERT,
     PARTITION_DELETE,

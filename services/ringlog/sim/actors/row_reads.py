@@ -1,0 +1,134 @@
+"""Reads of rows on the simulated world: ``ringlog.node.row_reads`` answers, this moves messages and time.
+
+Who is behind holds a request for a moment, as the server of a node does. Reads at a position ask for what the producer
+was acknowledged last; those at QUORUM, one after the other, for what is being written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ringlog.client import row_reads
+from ringlog.client.plans import Level
+from ringlog.client.row_reads import FoundPartition, LookForEnds
+from ringlog.kernel.values import Micros
+from ringlog.node.row_reads import CATCH_UP_S, answered
+from ringlog.protocol.effects import Steps
+from ringlog.sim.broker import MUTATIONS
+from ringlog.sim.keeping import POSITION
+from ringlog.sim.replica import Step
+from ringlog.sim.world import MS, SimHost, Unanswered
+from ringlog.wire.data import BEHIND, ReadRowsReply, ReadRowsRequest
+
+if TYPE_CHECKING:
+    from ringlog.sim.actors.node import SimNode
+    from ringlog.sim.simulation import Simulation
+
+WRITTEN = "acknowledged writes"
+LOOKS, LOOK_US = 40, 20 * MS
+HELD_US = int(CATCH_UP_S * 1_000) * MS
+
+
+@dataclass(frozen=True, slots=True)
+class AcknowledgedWrite:
+    """A write that the broker has: its table and partition key, and the position behind it."""
+
+    table: str
+    key: bytes
+    partition: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class RowsMessage:
+    """A request on its way to ``node``; ``answer`` is called with the reply on the host that asked, ``source``."""
+
+    node: SimNode
+    request: ReadRowsRequest
+    source: SimHost
+    answer: Callable[[Any], None]
+
+
+class RowReader(Protocol):
+    """An application: what it asks with (its datacenter, its patience), and what performs its reads."""
+
+    sim: Simulation
+    host: SimHost
+    asks: tuple[str, Micros]
+
+    def perform(self, steps: Steps[FoundPartition]) -> Step: ...
+
+
+def take(message: RowsMessage) -> None:
+    """A request has arrived at its node."""
+    node = message.node
+    if not node.lives:
+        return
+    reply = answered(node.holder, message.request)
+    if reply.refused == BEHIND:
+        node.sim.did["rows", "waits"] += 1
+        node.sim.world.on(node.host, HELD_US, _reply, message)
+    else:
+        _send(message, reply)
+
+
+def _reply(message: RowsMessage) -> None:
+    _send(message, answered(message.node.holder, message.request))
+
+
+def _send(message: RowsMessage, reply: ReadRowsReply) -> None:
+    message.node.sim.did["rows", reply.refused or "answered"] += 1
+    message.node.sim.world.send(message.node.host, message.source, message.answer, reply)
+
+
+def operate(application: RowReader, number: int, way: str) -> None:
+    """Begin to read a partition that was written; ``number`` chooses which."""
+    sim = application.sim
+    written: list[AcknowledgedWrite] = sim.shared[WRITTEN]
+    if application.host.up and written:
+        chosen = written[-1 - number % min(len(written), 4)]
+        work = _at_position(application, written[-1]) if way == POSITION else _again(application, chosen, Level(way))
+        sim.world.spawn(application.host, f"{application.host.name}.rows", work)
+
+
+def _at_position(application: RowReader, chosen: AcknowledgedWrite) -> Step:
+    yield from _read(application, chosen, {chosen.partition: chosen.end}, Level.ONE)
+
+
+def _again(application: RowReader, chosen: AcknowledgedWrite, level: Level) -> Step:
+    """Each read has what those before it had; they begin when another write has just come."""
+    written: list[AcknowledgedWrite] = application.sim.shared[WRITTEN]
+    known = len(written)
+    for _ in range(LOOKS):
+        if len(written) > known:
+            chosen = written[-1]
+            break
+        yield LOOK_US
+    for _ in range(3):
+        yield from _read(application, chosen, {}, level)
+        yield 1
+
+
+def _read(application: RowReader, chosen: AcknowledgedWrite, at: dict[int, int], level: Level) -> Step:
+    sim, begun = application.sim, application.sim.world.now
+    steps: Steps[FoundPartition] = row_reads.read(chosen.table, chosen.key, at, level, *application.asks)
+    found: FoundPartition | None = yield from application.perform(steps)
+    way = "at a position" if at else level.value
+    sim.did["application", "rows", way, "ok" if found is not None else "gave up"] += 1
+    if found is not None:
+        sim.world.tell(application.host.name, f"read {len(found.writes)} rows of {chosen.key!r} {way}")
+        for check in sim.on_found_rows:
+            check.found_rows(begun, at, found)
+
+
+def ends(sim: Simulation, host: SimHost, _: LookForEnds) -> Step:
+    """Where the mutations end now; None if the broker does not say."""
+    found = {}
+    for partition in range(len(sim.broker.topics[MUTATIONS])):
+        try:
+            found[partition] = yield from sim.broker.end(host, MUTATIONS, partition)
+        except Unanswered:
+            return None
+    return found
