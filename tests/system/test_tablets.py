@@ -21,14 +21,18 @@ from tests.system.tablets_cluster import TABLE, TABLETS, TabletsCluster
 
 from ringlog.client.coordinator import Coordinator
 from ringlog.kernel.commands.cluster import ChangeSettings
+from ringlog.kernel.commands.keyspaces import CreateKeyspace
 from ringlog.kernel.commands.rebalances import SwitchStable
 from ringlog.kernel.commands.resizes import MERGE, SPLIT, DecideResize
+from ringlog.kernel.commands.schema import CreateTable
 from ringlog.kernel.commands.tablets import Shard, TabletMigration
 from ringlog.kernel.commands.zones import AlterZone, CreateZone
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.tablets.stages import INTRANODE, REPAIR, STREAMING
+from ringlog.kernel.values import CdcOptions, Column
 from ringlog.kernel.zones.change import partitions_of
 from ringlog.kernel.zones.distribution import targets
+from ringlog.operator.replication import in_zone
 from ringlog.protocol.rebalancer_core import ROLE
 from ringlog.stack import StackInfo
 from ringlog.wire.ids import time_of
@@ -89,6 +93,7 @@ def test_tablets_move_are_cut_and_merged_under_load_and_nothing_is_lost(world: T
 
 
 ZONE, PARTITIONS = "stock", 8
+ROWS, ROWS_FILLED = "store.parts", 40
 
 
 def test_a_zone_moves_although_its_rebalancer_dies_and_waits_for_one_who_sleeps(world: TabletsCluster) -> None:
@@ -137,6 +142,37 @@ def test_a_zone_moves_although_its_rebalancer_dies_and_waits_for_one_who_sleeps(
     world.process_of(name).send_signal(signal.SIGCONT)
     replica.wait_for(lambda state: sizes(state) == [1] * PARTITIONS, DEADLINE_S, "all to have one")
     assert Counter(number for number, _ in switches(world, began)) == dict.fromkeys(range(PARTITIONS), 2)
+    rows_follow_their_partitions(world)
+
+
+def rows_follow_their_partitions(world: TabletsCluster) -> None:
+    """The zone places a keyspace; then all of its partitions go to one node."""
+    keyspace, _, table = ROWS.partition(".")
+    world.submit(CreateKeyspace(keyspace, in_zone(ZONE)))
+    world.submit(
+        CreateTable(keyspace, table, str(uuid.uuid4()), (Column("part", "text"),), ("part",), (), CdcOptions())
+    )
+    world.space = ROWS
+    world.fill(ROWS_FILLED)
+    first = world.id_of("n1")
+    assert any(first not in on for on in placed(world.agents.state)), "somebody else has rows"
+    world.submit(AlterZone(ZONE, filter='$[?(@.name == "n1")]', nodes=(first,)))
+    world.agents.client.replica.wait_for(
+        lambda state: (
+            all(not one.pending for one in state.zone_partitions.values()) and placed(state) == [{first}] * PARTITIONS
+        ),
+        DEADLINE_S,
+        "all partitions to be on n1, with their rows",
+    )
+    with Coordinator(world.agents.client.replica, "dc1") as coordinator:
+        for number in range(ROWS_FILLED):
+            cell = coordinator.read(ROWS, b"filling-%d" % number, timeout_s=60).cell
+            assert cell is not None, number
+
+
+def placed(state: ClusterState) -> list[set[str]]:
+    """The nodes that have each tablet of ``ROWS``, by number."""
+    return [{one.node for one in tablet.replicas} for tablet in state.tablets[ROWS]]
 
 
 def sizes(state: ClusterState) -> list[int]:

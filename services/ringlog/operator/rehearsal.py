@@ -200,7 +200,8 @@ class Rehearsal:
             case "switch":
                 self._check_fields(value, ("do", "zone", "partition"), ("zone",))
                 number = _whole(value, "partition") if "partition" in value else None
-                done = rehearsed_zones.switched(lambda: self.state, _text(value, "zone"), number, self._apply)
+                zone, following = _text(value, "zone"), (self._apply, self._settle)
+                done = rehearsed_zones.switched(lambda: self.state, zone, number, *following)
                 return self._rejected(done.code, done.detail) if isinstance(done, Rejected) else done
             case "place" | "report" | "plan" | "balance" | "resize" as verb:
                 known, needed = _TABLET_LINES[verb]

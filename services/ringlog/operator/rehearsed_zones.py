@@ -1,4 +1,4 @@
-"""Zones in a rehearsal: what they are, and groups that apply what is pending at once."""
+"""Zones in a rehearsal: what they are, and groups that apply what is pending at once, with their data."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import Any
 from ringlog.kernel.commands.rebalances import SwitchStable
 from ringlog.kernel.outcome import Outcome, OutcomeKind, Rejected
 from ringlog.kernel.state import ClusterState
+from ringlog.kernel.values import Command
 from ringlog.kernel.zones.change import partitions_of, zone_named
 from ringlog.kernel.zones.model import Zone, ZonePartition, partition_key
 from ringlog.operator.zones import zone_view
+from ringlog.protocol.zone_tablets import migrations
 
 Json = dict[str, Any]
 SWITCHES_MAX = 1_000_000
@@ -29,15 +31,23 @@ def switch_of(partition: ZonePartition) -> SwitchStable:
 
 
 def switched(
-    state: Callable[[], ClusterState], name: str, number: int | None, apply: Callable[[SwitchStable], Outcome]
+    state: Callable[[], ClusterState],
+    name: str,
+    number: int | None,
+    apply: Callable[[Command], Outcome],
+    settle: Callable[[], None],
 ) -> Json | Rejected:
-    """``do switch``: the next step of one partition; without a number all steps of all, until nothing is pending."""
+    """``do switch``: the next step of one partition; without a number all steps of all, until nothing is pending. The
+    tablets of zones move before, as far as they may; ``settle`` leads them to their ends.
+    """
     zone = zone_named(state(), name)
     if isinstance(zone, Rejected):
         return zone
     stages: list[str] = []
 
     def once(number: int) -> Rejected | None:
+        while (moves := migrations(state())) is not None and apply(moves).kind is OutcomeKind.APPLIED:
+            settle()
         outcome = apply(switch_of(state().zone_partitions[partition_key(name, number)]))
         if outcome.kind is not OutcomeKind.APPLIED:
             return Rejected(outcome.code, outcome.detail)

@@ -22,8 +22,10 @@ from ringlog.protocol.rebalancer_core import RebalancerView, propose, refusals
 from ringlog.protocol.role import Accept, Look
 from ringlog.protocol.zone_groups import words_of
 
-_PARTS = ("settings", "nodes", "zones", "zone_partitions", "keyspaces", "tables", "operations", "tablets")
+_PARTS = ("settings", "nodes", "zones", "zone_partitions", "keyspaces")
 """What a proposal depends on, beside words and timers."""
+_DATA_PARTS = (*_PARTS, "tables", "operations", "tablets")
+"""The same where a zone places a keyspace."""
 
 
 def rebalance() -> Steps[None]:
@@ -60,4 +62,6 @@ def rebalance() -> Steps[None]:
 
 def _inputs(known: RebalancerView) -> tuple[object, ...]:
     """Equal as long as the proposals would be the same."""
-    return (*(known.state.changed.get(part, 0) for part in _PARTS), known.words, known.due)
+    placed = any(one.replication.zone for one in known.state.keyspaces.values())
+    changed = (known.state.changed.get(part, 0) for part in (_DATA_PARTS if placed else _PARTS))
+    return (*changed, known.words, known.due)

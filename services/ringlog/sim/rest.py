@@ -9,7 +9,7 @@ from ringlog.kernel.operations.gates import REPORTED_STAGES, gaining_nodes, gate
 from ringlog.kernel.operations.stages import REQUESTED
 from ringlog.kernel.state import ClusterState, Operation, in_order
 from ringlog.kernel.tablets.stages import nodes_of
-from ringlog.kernel.tablets.track import is_draining, transitions
+from ringlog.kernel.tablets.track import is_draining, may_begin, transitions
 from ringlog.kernel.zones.data import elsewhere, goal_of, holders, takers
 from ringlog.kernel.zones.distribution import is_alive
 from ringlog.kernel.zones.model import HIGH_AVAILABILITY, ZonePartition
@@ -70,14 +70,14 @@ def unended_zones(state: ClusterState, nodes: Mapping[str, SimNode]) -> list[str
 
 
 def _data_may_go_on(state: ClusterState, one: ZonePartition, runs: set[str]) -> bool:
-    """True if nobody has, or is to have, a tablet of the partition who is lost, or cannot get one; and if a majority of
-    those who have it are alive, so that its rows can be had.
+    """True if nobody has, or is to have, a tablet of the partition who is lost, or cannot get one; if a majority of
+    those who have it are alive, so that its rows can be had; and if no operation holds tablets up.
     """
     goal, able = goal_of(one), takers(state)
     for _, tablet in elsewhere(state, one, goal):
         to = () if tablet.transition is None else tablet.transition.next
         lacking, there = goal.must - holders(tablet), nodes_of(tablet.replicas)
-        if 2 * sum(is_alive(state, node) for node in there) <= len(there):
+        if 2 * sum(is_alive(state, node) for node in there) <= len(there) or may_begin(state) is not None:
             return False
         if not (runs.issuperset({*goal.must, *there, *nodes_of(to)}) and lacking <= able):
             return False
