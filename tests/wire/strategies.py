@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 from hypothesis import strategies as st
+
+from ringlog_schemas import catalog
 
 _PRIMITIVES: Mapping[str, st.SearchStrategy[Any]] = {
     "null": st.none(),
@@ -50,8 +53,10 @@ def values(schema: Any, types: Mapping[str, Any]) -> st.SearchStrategy[Any]:
     return _PRIMITIVES[kind]
 
 
-def records(schema: Mapping[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
-    """All records of a record schema."""
+@cache
+def records(name: str) -> st.SearchStrategy[dict[str, Any]]:
+    """All records of a record schema, by its full name; made once, as hypothesis looks into each new one anew."""
+    schema = catalog()[name]
     return values(schema, named_types(schema))
 
 

@@ -49,7 +49,7 @@ def blocks(count):
 @given(data=st.data())
 @settings(max_examples=25, deadline=None)
 def test_avro_and_fastavro_write_and_read_the_same(name, data):
-    record = data.draw(records(catalog()[name]))
+    record = data.draw(records(name))
     body = layout(name).encode(record)
     assert body == avro_encode(name, record)
     assert layout(name).decode(body, canonical=True) == avro_decode(name, body) == record
@@ -61,7 +61,7 @@ def test_avro_and_fastavro_write_and_read_the_same(name, data):
 @given(data=st.data())
 @settings(max_examples=15, deadline=None)
 def test_values_come_back_from_their_records(name, data):
-    record = data.draw(records(catalog()[name]))
+    record = data.draw(records(name))
     mapper = command_mapper(name.rsplit(".", 1)[1]) if name not in RECORDS else record_mapper(name)
     value = mapper.from_record(record)
     assert mapper.to_record(value) == record
@@ -95,7 +95,7 @@ def mangled(data, body):
 @settings(max_examples=60, deadline=None)
 def test_whatever_the_bytes_only_wire_errors_come_out(name, data):
     """And what is read from damaged bytes is what the specification's own reader finds there."""
-    wire = encode(name, data.draw(records(catalog()[name])))
+    wire = encode(name, data.draw(records(name)))
     body = mangled(data, wire[10:]) if data.draw(st.booleans()) else data.draw(st.binary(max_size=80))
     found = outcome(lambda: decode(wire[:10] + body, name)[1])
     canonical = outcome(lambda: layout(name).decode(body, canonical=True))
@@ -120,7 +120,7 @@ def test_random_bytes_are_no_single_object(data):
 @given(data=st.data())
 @settings(max_examples=30, deadline=None)
 def test_a_payload_is_read_or_undecodable(kind, data):
-    payload = layout(f"ringlog.commands.{kind}").encode(data.draw(records(catalog()[f"ringlog.commands.{kind}"])))
+    payload = layout(f"ringlog.commands.{kind}").encode(data.draw(records(f"ringlog.commands.{kind}")))
     assert isinstance(decode_command(kind, VERSIONS[kind], payload), COMMANDS[kind])
     damaged = mangled(data, payload)
     found = decode_command(kind, VERSIONS[kind], damaged)
@@ -133,7 +133,7 @@ def test_a_payload_is_read_or_undecodable(kind, data):
 @given(data=st.data())
 @settings(max_examples=300, deadline=None)
 def test_an_entry_is_read_or_unreadable(data):
-    wire = encode("ringlog.log.LogEntry", data.draw(records(catalog()["ringlog.log.LogEntry"])))
+    wire = encode("ringlog.log.LogEntry", data.draw(records("ringlog.log.LogEntry")))
     assert decode_entry(wire).cluster_id
     decode_entry(mangled(data, wire))
     decode_entry(data.draw(st.binary(max_size=60)))
