@@ -61,15 +61,16 @@ def placing(chance: Chance, applications: tuple[str, ...]) -> list[Drawn]:
 
 
 def placed(state: ClusterState, chance: Chance) -> list[Command]:
-    """A keyspace in some zone, unless there is one, and a table in it; nothing without a zone that may place it."""
+    """A keyspace in some zone, unless there is one, and a table in it, now and then with a CDC log; nothing without a
+    zone that may place it.
+    """
     able = [zone.name for _, zone in in_order(state.zones) if zone.mode == STRONG]
     have = state.keyspaces.get(KEYSPACE)
     if have is None and not able:
         return []
     made = [] if have is not None else [CreateKeyspace(KEYSPACE, in_zone(chance.pick(able)))]
-    table = CreateTable(
-        KEYSPACE, chance.pick(["t", "t", "u"]), draw_uuid(chance), COLUMNS, ("k",), ("c",), CdcOptions()
-    )
+    name, log = chance.pick(["t", "t", "u"]), CdcOptions(enabled=chance.happens(0.3))
+    table = CreateTable(KEYSPACE, name, draw_uuid(chance), COLUMNS, ("k",), ("c",), log)
     return [*made, table]
 
 

@@ -20,7 +20,7 @@ from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.tablets.groups import serving
 from ringlog.kernel.tablets.map import uniform_ends
-from ringlog.kernel.values import Command, Replication, TabletOptions
+from ringlog.kernel.values import Command, DatacenterReplication, Replication, TabletOptions
 from ringlog.kernel.zones.data import goal_of, holders
 from ringlog.operator.zones import full_view
 from ringlog.protocol.data_nodes import Timers, due, followed
@@ -54,6 +54,8 @@ from tests.kernel.zones.scenes import (
     tried,
     trigger,
 )
+
+IN_DC1 = (DatacenterReplication("dc1", 1),)
 
 
 def to(state: ClusterState, letters: str) -> ClusterState:
@@ -110,6 +112,8 @@ def test_a_second_table_goes_to_the_same_nodes_and_one_may_share_tablets() -> No
         (CreateKeyspace("a", Replication("zone", 2, zone="z")), "bad_field"),
         (CreateKeyspace("a", Replication("simple", 2, zone="z")), "bad_field"),
         (CreateKeyspace("a", Replication("tablets", 2, zone="z")), "bad_field"),
+        (CreateKeyspace("a", Replication("tablets", 1, IN_DC1, zone="z")), "bad_field"),
+        (CreateKeyspace("a", Replication("zone", 0, IN_DC1, zone="z")), "bad_field"),
         (AlterKeyspace("ks", Replication("tablets", 1)), "conversion_impossible"),
         (AlterKeyspace("ks", Replication("simple", 1)), "conversion_impossible"),
         (AlterKeyspace("ks", REPLICATION), "bad_field"),

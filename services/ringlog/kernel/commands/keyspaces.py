@@ -199,13 +199,17 @@ def _bad_replication(replication: Replication) -> Rejected | None:
         known = ", ".join((*STRATEGIES, *IN_TABLETS))
         detail = f"replication.strategy: {replication.strategy!r} is not known; known are {known}"
         return Rejected("unknown_strategy", detail)
-    if replication.strategy == NETWORK or (replication.strategy == TABLETS and replication.datacenters):
-        return _bad_datacenters(replication)
     placed = replication.strategy == ZONE
-    least, most = (1, FACTOR_MAX) if replication.strategy in (SIMPLE, TABLETS) else (0, 0)
-    return broken_field(
+    broken = broken_field(
         (is_identifier(replication.zone) or not placed, "replication.zone", IDENTIFIER_RULE),
         (placed or not replication.zone, "replication.zone", "is for the strategy zone"),
+    )
+    if broken is not None:
+        return broken
+    if replication.strategy == NETWORK or (replication.strategy == TABLETS and replication.datacenters):
+        return _bad_datacenters(replication)
+    least, most = (1, FACTOR_MAX) if replication.strategy in (SIMPLE, TABLETS) else (0, 0)
+    return broken_field(
         (least <= replication.factor <= most, "replication.factor", f"must be between {least} and {most}"),
         (replication.datacenters == (), "replication.datacenters", "are for the strategy network"),
     )
