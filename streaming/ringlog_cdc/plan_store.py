@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ringlog.durable import sync_folder
 from ringlog_cdc.chain import StoredChain, canonical, context_name
 from ringlog_cdc.errors import CdcError, ChainBroken, ChainMoved, checkpoint_lost
 from ringlog_cdc.plan import GENESIS, PlanEntry, check_link, decode, encode
@@ -40,16 +41,8 @@ def create_if_absent(path: Path, data: bytes) -> bool:
         return False
     finally:
         draft.unlink()
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
     return True
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 class PlanStore(StoredChain[None, str]):
@@ -186,7 +179,7 @@ def decode_claim(data: bytes) -> dict[str, Any]:
 def give_up_claim(checkpoint: Path) -> None:
     """Take back a claim that was made a moment ago and that nothing was done under."""
     (checkpoint / CLAIM).unlink()
-    _sync_folder(checkpoint)
+    sync_folder(checkpoint)
 
 
 def _name(sequence: int) -> str:

@@ -18,6 +18,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from ringlog.agents.truncation import LogEnds
@@ -64,15 +65,6 @@ class SubmitOnce:
     command: Command
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotSaid:
-    """Something was done, or given up, that those who watch want to hear of."""
-
-    event: str
-    epoch: Epoch
-    about: dict[str, Any]
-
-
 def is_mark(before: ClusterState, after: ClusterState) -> bool:
     """True if what made ``after`` asks for a snapshot of it."""
     return after.snapshots is not before.snapshots and last_snapshot(after) == after.epoch
@@ -87,8 +79,8 @@ class SnapshotSteps:
     """What ``role`` does for snapshots. ``open_topic``: called when there is something to do.
 
     ``identity``: the id of the log's topic; ``new_id``: draws the name of a snapshot; ``ends``: archive and beginning
-    of the log, for who stores. ``acts`` and ``folded`` may be called in another thread than the one that performs
-    ``run``.
+    of the log, for who stores; ``say``: hears what was done (event, epoch, more). ``acts`` and ``folded`` may be called
+    in another thread than the one that performs ``run``.
     """
 
     def __init__(
@@ -99,8 +91,10 @@ class SnapshotSteps:
         now: Callable[[], Micros],
         new_id: Callable[[], str],
         ends: LogEnds | None = None,
+        say: Callable[..., None] | None = None,
     ) -> None:
         self._role = role
+        self._say = say or partial(_log, role)
         self._open = open_topic
         self._identity = identity
         self._now = now
@@ -154,10 +148,14 @@ class SnapshotSteps:
                     if ordered is not None:
                         self._truncate(ordered)
                 except LogError as error:
-                    yield SnapshotSaid("given_up", 0 if start is None else start.state.epoch, {"why": error})
+                    self.give_up(error, 0 if start is None else start.state.epoch)
         finally:
             if topic is not None:
                 topic.close()
+
+    def give_up(self, error: LogError, epoch: Epoch = 0) -> None:
+        """Something is left out; readers begin with an older snapshot."""
+        self._say("given_up", epoch, why=error)
 
     def _truncate(self, ordered: ClusterState) -> None:
         assert self._ends is not None, "only who has the log's ends is woken by an order"
@@ -170,7 +168,7 @@ class SnapshotSteps:
         begin = 0 if self._ends is None else self._ends.begin()
         head = topic.store(start, self._identity(), self._role, self._now(), self._new_id(), begin)
         size = sum(part.size for part in head.parts)
-        yield SnapshotSaid("stored", head.epoch, {"bytes": size, "chunks": len(head.chunks), "digest": head.digest})
+        self._say("stored", head.epoch, bytes=size, chunks=len(head.chunks), digest=head.digest)
         yield At("snapshots")
         if self._ends is not None and (grown := self._ends.archive(start)) is not None:
             yield from self._submit(grown)
@@ -183,10 +181,10 @@ class SnapshotSteps:
         said, confirms = compared(start, head, self._identity(), self._role, self._now())
         topic.confirm(said)
         if confirms is not None:
-            yield SnapshotSaid("confirmed", epoch, {})
+            self._say("confirmed", epoch)
             yield from self._submit(confirms)
         else:
-            yield SnapshotSaid("disputed", epoch, {"digest": said.digest, "stored": head.digest})
+            self._say("disputed", epoch, digest=said.digest, stored=head.digest)
 
     def _submit(self, command: Command) -> Steps[None]:
         yield At("snapshots")
@@ -252,7 +250,6 @@ class SnapshotThread:
             AwaitSnapshotWork: lambda _: self._await_work(),
             AwaitHead: self._await_head,
             SubmitOnce: self._submit_once,
-            SnapshotSaid: self._say,
         }
         with suppress(_Over):
             carry_out(self._steps.run(), lambda effect: handlers[type(effect)](effect))
@@ -268,19 +265,19 @@ class SnapshotThread:
         try:
             return effect.topic.await_head(effect.epoch, lambda: not self._over and not self._steps.is_due, HEAD_WAIT_S)
         except LogError as error:
-            self._say(SnapshotSaid("given_up", effect.epoch, {"why": error}))
+            self._steps.give_up(error, effect.epoch)
             return None
 
     def _submit_once(self, effect: SubmitOnce) -> None:
         try:
             self._submit(effect.command)
         except LogError as error:
-            self._say(SnapshotSaid("given_up", 0, {"why": error}))
+            self._steps.give_up(error)
 
-    def _say(self, effect: SnapshotSaid) -> None:
-        about = {name: str(value) if isinstance(value, LogError) else value for name, value in effect.about.items()}
-        say = {"given_up": log.warning, "disputed": log.error}.get(effect.event, log.info)
-        say(f"snapshot_{effect.event}", role=self._role, epoch=effect.epoch, **about)
+
+def _log(role: str, event: str, epoch: Epoch, **about: object) -> None:
+    say = {"given_up": log.warning, "disputed": log.error}.get(event, log.info)
+    say(f"snapshot_{event}", role=role, epoch=epoch, **{name: str(value) for name, value in about.items()})
 
 
 class _Over(Exception):

@@ -28,6 +28,7 @@ from struct import Struct
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
+from ringlog.durable import replace_durably
 from ringlog.kernel.encoding import sha256_of
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Epoch
@@ -174,17 +175,7 @@ class Archive:
         path, draft = self.folder / name, self.folder / f"{name}.{os.getpid()}.part"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            with draft.open("wb") as file:
-                file.write(line)
-                file.write(body)
-                file.flush()
-                os.fsync(file.fileno())
-            draft.replace(path)
-            folder = os.open(self.folder, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+            replace_durably(path, line + body, draft)
         except OSError as error:
             raise _unavailable(path, error) from error
 

@@ -23,6 +23,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Protocol
 
+from ringlog.durable import replace_durably
 from ringlog.kernel.history import state_id_at
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Epoch, is_uuid
@@ -311,13 +312,4 @@ def save_record(path: Path, recorded: Recorded) -> None:
             return
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    with draft.open("w", encoding="utf-8") as out:
-        out.write(record_to_json(recorded) + "\n")
-        out.flush()
-        os.fsync(out.fileno())
-    os.replace(draft, path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    replace_durably(path, f"{record_to_json(recorded)}\n".encode(), draft)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from ringlog.durable import sync_folder
 from ringlog.node.frames import Sealer
 
 SLICE_BYTES = 1024 * 1024
@@ -48,12 +49,3 @@ def write_whole(file: int, data: bytes | bytearray) -> int:
     while out:
         out = out[os.write(file, out) :]
     return len(data)
-
-
-def sync_folder(folder: Path) -> None:
-    """Have the names of a folder on the disk. Raises OSError."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

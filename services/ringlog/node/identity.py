@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ringlog.durable import replace_durably
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import is_uuid
 from ringlog.log.errors import CopyInUse
@@ -151,17 +152,7 @@ class NodeFolder:
 
     def _write(self, name: str, value: dict[str, Any]) -> None:
         path = self._folder / name
-        fresh = path.with_suffix(".new")
-        with fresh.open("w", encoding="utf-8") as out:
-            out.write(json.dumps(value) + "\n")
-            out.flush()
-            os.fsync(out.fileno())
-        fresh.replace(path)
-        folder = os.open(self._folder, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        replace_durably(path, f"{json.dumps(value)}\n".encode(), path.with_suffix(".new"))
 
 
 def seen_in(folder: Path) -> tuple[Seen, ...]:

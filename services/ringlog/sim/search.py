@@ -12,7 +12,6 @@ from itertools import islice
 from pathlib import Path
 
 from ringlog.kernel.values import Micros
-from ringlog.sim.constructors import hasten
 from ringlog.sim.run import RunReport, run_script
 from ringlog.sim.script import PROFILES, draw_script
 
@@ -72,7 +71,6 @@ def _collect(events: int) -> None:
 
 def prepare() -> None:
     """For a process that does nothing but runs: look for garbage cycles between runs only, which saves a sixth."""
-    hasten()
     gc.freeze()
     gc.disable()
 

@@ -6,11 +6,11 @@ are there as a whole or not at all, whatever a crash leaves behind.
 
 from __future__ import annotations
 
-import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from ringlog.durable import replace_durably
 from ringlog_cdc.images.store import ImageStore
 
 FOLDER, BEGUN = "images", "begun.json"
@@ -31,17 +31,8 @@ class ImageFiles:
 
     def mark(self, text: str) -> None:
         """Store where images begin, for good."""
-        draft = (self.folder / BEGUN).with_suffix(".draft")
-        with draft.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(self.folder / BEGUN)
-        descriptor = os.open(self.folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        path = self.folder / BEGUN
+        replace_durably(path, text.encode(), path.with_suffix(".draft"))
 
     def begin(self) -> None:
         """Make the folder, empty."""

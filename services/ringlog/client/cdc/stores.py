@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ringlog.client.cdc.errors import BadStore, ProgressInUse
+from ringlog.durable import replace_durably
 
 
 class ProgressStore(Protocol):
@@ -92,22 +93,9 @@ class FileProgress:
     def save(self, text: str) -> None:
         """Replace it; on the disk when this returns."""
         try:
-            self._replace(text)
+            replace_durably(self._path, text.encode(), Path(f"{self._path}.new"))
         except OSError as error:
             raise BadStore(self._path, error.strerror) from error
-
-    def _replace(self, text: str) -> None:
-        fresh = f"{self._path}.new"
-        with open(fresh, "w", encoding="utf-8") as out:
-            out.write(text)
-            out.flush()
-            os.fsync(out.fileno())
-        os.replace(fresh, self._path)
-        folder = os.open(self._path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
     def close(self) -> None:
         """Free the lock."""

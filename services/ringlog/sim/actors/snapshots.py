@@ -6,12 +6,13 @@ each write to a topic or to the archive the machine can lose its power.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from itertools import count
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from ringlog.agents.snapshots import AwaitHead, AwaitSnapshotWork, SnapshotSaid, SnapshotSteps, SubmitOnce
+from ringlog.agents.snapshots import AwaitHead, AwaitSnapshotWork, SnapshotSteps, SubmitOnce
 from ringlog.agents.truncation import LogEnds
 from ringlog.kernel.changes import EpochChange
 from ringlog.kernel.outcome import Entry, Outcome, UnreadableEntry
@@ -89,11 +90,12 @@ class SimSnapshots:
             worker.direct.now,
             lambda: f"{worker.instance}/{next(numbers)}",
             log_ends,
+            self._count,
         )
         self._steps.acts(worker.replica.state)
         self._news = Signal()
         worker.replica.followers.append(self._folded)
-        at_once = {Newest: lambda _: worker.replica.state, SnapshotSaid: self._say}
+        at_once: dict[type, Callable[[Any], Any]] = {Newest: lambda _: worker.replica.state}
         in_time: Performers = {
             AwaitSnapshotWork: self._await_work,
             At: lambda _: self._pause(),
@@ -135,12 +137,9 @@ class SimSnapshots:
             yield LOOK_US
         return None
 
-    def _say(self, effect: SnapshotSaid) -> None:
-        why = effect.about.get("why")
-        self._count(why.code if isinstance(why, LogError) else effect.event)
-
-    def _count(self, event: str, **_: object) -> None:
-        self._sim.did["snapshots", event] += 1
+    def _count(self, event: str, *_: object, **about: object) -> None:
+        why = about.get("why")
+        self._sim.did["snapshots", why.code if isinstance(why, LogError) else event] += 1
 
     def _published(self) -> Epoch:
         partition = self._sim.broker.partition(CHANGES)
