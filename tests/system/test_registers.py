@@ -45,6 +45,9 @@ def cli(world: RegistersCluster, *arguments: str) -> subprocess.CompletedProcess
     )
 
 
+@pytest.mark.soak(
+    "registers of tables in tablets under the same load and kills; a day of an operator for movements; the simulator"
+)
 def test_movements_under_load_with_kills_lose_nothing(world: RegistersCluster) -> None:
     names = ("n1", "n2", "n3")
     for name in names:
