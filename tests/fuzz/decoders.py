@@ -61,6 +61,9 @@ def _functions(tree: ast.Module) -> Iterator[tuple[str, ast.AST]]:
     for node in tree.body:
         if isinstance(node, ast.FunctionDef):
             yield node.name, node
+        elif isinstance(node, ast.Assign):  # two halves of one codec are no definitions
+            made = [name.id for target in node.targets for name in ast.walk(target) if isinstance(name, ast.Name)]
+            yield from ((name, ast.Pass()) for name in made)
         elif isinstance(node, ast.ClassDef):
             yield from ((f"{node.name}.{each.name}", each) for each in node.body if isinstance(each, ast.FunctionDef))
 
