@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from ringlog.cli import data_rows
 from ringlog.cli.connection import Bootstrap, Cluster, Json, connect, fail, out, resolve
 from ringlog.client.coordinator import TIMEOUT_S, Coordinator
 from ringlog.client.plans import Level
@@ -16,7 +17,9 @@ from ringlog.kernel.state import ClusterState
 from ringlog.operator import requests
 from ringlog.runtime.clock import SystemClock
 
-app = typer.Typer(help="Registers on the reference nodes: one value a key, the last write wins.", no_args_is_help=True)
+app = typer.Typer(help="Registers and rows on the reference nodes: read and write them.", no_args_is_help=True)
+app.command("rows")(data_rows.rows)
+app.command("put")(data_rows.put)
 
 Keyspace = Annotated[str, typer.Argument(help="Name of the keyspace; of one in tablets keyspace.table.")]
 Key = Annotated[str, typer.Argument(help="The key: text, or hex digits with --hex.")]

@@ -67,7 +67,7 @@ COMMANDS: dict[str, Word] = {
         "ringlog.cli.zone", "app", "Distribution zones: create, alter, drop, list, show, plan, restart, reset, cancel."
     ),
     "balance": Word("ringlog.cli.balance", "app", "The balancer of tablets: status, plan, picture, pause, resume."),
-    "data": Word("ringlog.cli.data", "app", "Registers on the reference nodes: one value a key, the last write wins."),
+    "data": Word("ringlog.cli.data", "app", "Registers and rows on the reference nodes: read and write them."),
     "cdc": Word("ringlog.cli.cdc", "app", "Change data capture: generations, writers, the Spark job."),
     "audit": Word(
         "ringlog.cli.audit",

@@ -1,4 +1,4 @@
-"""Reads and writes of registers as JSON: the plan, the epochs, and who answered."""
+"""Reads and writes as JSON: the plan, the epochs, and who answered."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 from ringlog.client.plans import RequestPlan
 from ringlog.client.protocol import Told
+from ringlog.client.row_reads import FoundPartition
 from ringlog.kernel.state import ClusterState
 from ringlog.operator.views import name_of
 
@@ -22,6 +23,13 @@ def done(state: ClusterState, told: Told, as_hex: bool) -> dict[str, Any]:
         "value": None if cell is None or cell.deleted else text_of(cell.value, as_hex),
         "timestamp": None if cell is None else cell.timestamp,
         "deleted": cell is not None and cell.deleted,
+        **about(state, told),
+    }
+
+
+def about(state: ClusterState, told: Told | FoundPartition) -> dict[str, Any]:
+    """What a success went by."""
+    return {
         "epoch": told.epoch,
         "plan": _plan(state, told.plan),
         "answers": [{"node": name_of(state, answer.node), "epoch": answer.epoch} for answer in told.answers],

@@ -65,6 +65,15 @@ MUTANTS: tuple[Mutant, ...] = (
         PROFILE,
     ),
     Mutant(
+        "row_read_not_judged_again",
+        "ringlog.client.protocol",
+        "if plans.counts(now, found.answer))",
+        "if not found.answer.refused)",
+        "a read takes what a node said that is no replica by now, or was none for a while",
+        120,
+        PROFILE,
+    ),
+    Mutant(
         "row_read_before_caught_up",
         "ringlog.node.row_reads",
         "if not holder.caught_up:",
