@@ -9,8 +9,9 @@ import pytest
 
 from ringlog.kernel.balance.advice import advise
 from ringlog.kernel.commands.keyspaces import AlterKeyspace, CreateKeyspace, DropKeyspace
-from ringlog.kernel.commands.movements import Leave, Remove
+from ringlog.kernel.commands.movements import Assassinate, Leave, Remove
 from ringlog.kernel.commands.nodes import DeclareUp
+from ringlog.kernel.commands.operations import CancelOperation
 from ringlog.kernel.commands.resizes import DecideResize
 from ringlog.kernel.commands.schema import AlterTable, DropTable
 from ringlog.kernel.commands.zones import AlterZone, DropZone, SetDataNodes
@@ -341,8 +342,8 @@ def test_a_table_with_a_log_has_streams_of_its_tablets() -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_random_lives_come_to_rest_with_the_data_where_they_belong(seed: int) -> None:
-    """Data nodes change, nodes die and come back, steps are cancelled, tables come and go: each state is sound (the
-    driver checks all invariants), and in the end each tablet is where its partition is.
+    """Data nodes change, nodes die, come back, are to leave or are given up, steps are cancelled, tables come and go:
+    each state is sound (the driver checks all invariants), and in the end each tablet is where its partition is.
     """
     random = Random(seed)
     state = done(with_data("ABCD", "EF", partitions=2, replicas=3), create_table("u", 2))
@@ -365,12 +366,22 @@ def test_random_lives_come_to_rest_with_the_data_where_they_belong(seed: int) ->
                 create_table("w", 100 + round_),
                 DropTable("ks", "w"),
             ]
+        elif dice < 0.48:
+            wanted = [random.choice([Leave, Assassinate])(ids(random.choice("ABCDEF"))[0])]
+        elif dice < 0.52:
+            wanted = [
+                *due(followed(Timers(), state), state, 0),
+                *(CancelOperation(one.id, "") for one in in_flight(state)),
+            ]
         else:
             wanted = [*of_coordinator(state), *of_rebalancer(state)]
             random.shuffle(wanted)
         for command in wanted[: random.choice([1, 2, 9])]:
             state, _ = tried(state, command)
-    state = done(state, *(DeclareUp(one.id, "") for one in state.nodes.values() if one.down))
+    state = done(state, *(DeclareUp(one.id, "") for one in state.nodes.values() if one.down and one.state != "left"))
+    state = done(state, *(CancelOperation(one.id, "") for one in in_flight(state)))
+    while commands := due(followed(Timers(), state), state, 0):
+        state = done(state, *commands)
     state, _ = led(state)
     for number in range(2):
         one = partition(state, number)
