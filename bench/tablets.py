@@ -24,7 +24,8 @@ from ringlog.kernel.decoding import decode_state
 from ringlog.kernel.encoding import encode
 from ringlog.kernel.outcome import Accepted, EntryContext
 from ringlog.kernel.ownership.placements import new_placement
-from ringlog.kernel.state import EMPTY_STATE, ClusterState, Keyspace, Node, Table, evolve
+from ringlog.kernel.state import EMPTY_STATE, ClusterState, Keyspace, Node, Table
+from ringlog.kernel.swift import replaced
 from ringlog.kernel.tablets.groups import serving
 from ringlog.kernel.tablets.map import TabletReplica, Transition, new_map, uniform_ends, with_transitions
 from ringlog.kernel.tablets.stages import USE_NEW
@@ -76,7 +77,7 @@ def cluster(tablets: int) -> ClusterState:
         maps = maps.set(f"ks.{name}", new_map(f"ks.{name}", uniform_ends(each), replicas, EPOCH))
         made = Table(f"{table}", "ks", name, (), ("k",), (), CdcOptions(), "v", EPOCH, tablets=TabletOptions())
         tables = tables.set(made.full_name, made)
-    return evolve(state, epoch=EPOCH, nodes=nodes, keyspaces=keyspaces, tables=tables, tablets=maps)
+    return replaced(state, epoch=EPOCH, nodes=nodes, keyspaces=keyspaces, tables=tables, tablets=maps)
 
 
 def resident_mib() -> float:
@@ -97,7 +98,7 @@ def stage_ms(state: ClusterState) -> float:
             moving[index] = Transition(index, "migration", "write_both_read_new", EPOCH, EPOCH - 1, new, EPOCH)
             steps.append(TabletAdvance(name, index, USE_NEW))
         maps = maps.set(name, with_transitions(maps[name], moving))
-    running = evolve(state, tablets=maps)
+    running = replaced(state, tablets=maps)
     witnesses = tuple(Witness(node_id(number), EPOCH, EPOCH) for number in range(NODES))
     best = float("inf")
     for _ in range(7):
@@ -115,7 +116,7 @@ def lookups_us(state: ClusterState) -> tuple[float, float]:
     ring = Keyspace("ring", Replication("simple", FACTOR), "v")
     placement = new_placement(ring.replication, owners, state.nodes, EPOCH)
     table = Table("ring", "ring", "t0", (), ("k",), (), CdcOptions(), "v", EPOCH)
-    state = evolve(
+    state = replaced(
         state,
         keyspaces=state.keyspaces.set("ring", ring),
         placements=state.placements.set(placement.key, placement),
@@ -140,7 +141,7 @@ def main(tablets: int) -> int:
     grown = resident_mib() - before
     stage = stage_ms(state)
     in_tablets, on_ring = lookups_us(state)
-    stored = encode(evolve(state, epoch=0))  # a state of no epoch has no history
+    stored = encode(replaced(state, epoch=0))  # a state of no epoch has no history
     began = time.process_time()
     decode_state(stored)
     start = time.process_time() - began

@@ -22,7 +22,8 @@ from ringlog.kernel.commands.rebalances import TriggerRebalance
 from ringlog.kernel.commands.zones import CreateZone, SetDataNodes
 from ringlog.kernel.decide import decide
 from ringlog.kernel.outcome import Accepted, EntryContext
-from ringlog.kernel.state import EMPTY_STATE, ClusterState, evolve
+from ringlog.kernel.state import EMPTY_STATE, ClusterState
+from ringlog.kernel.swift import replaced
 from ringlog.kernel.values import Command
 
 ZONES, PARTITIONS, REPLICAS, NODES = 1_000, 25, 3, 10
@@ -35,7 +36,7 @@ def folded(state: ClusterState, commands: Iterable[Command]) -> ClusterState:
     for command in commands:
         decision = decide(state, command, EntryContext(state.epoch + 1, "", 0))
         assert isinstance(decision, Accepted), decision
-        state = evolve(decision.state, epoch=state.epoch + 1)
+        state = replaced(decision.state, epoch=state.epoch + 1)
     return state
 
 

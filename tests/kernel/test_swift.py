@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import pickle
-from dataclasses import FrozenInstanceError, fields
+from dataclasses import FrozenInstanceError, fields, replace
 
 import pytest
 
 from ringlog.kernel.encoding import encode
 from ringlog.kernel.memory import History
 from ringlog.kernel.outcome import Entry
-from ringlog.kernel.state import EMPTY_STATE, ClusterState, evolve
-from ringlog.kernel.swift import maker_of
+from ringlog.kernel.state import EMPTY_STATE, ClusterState
+from ringlog.kernel.swift import maker_of, replaced
 from tests.kernel.entries import Noop, applied, entry, founded
 
 STATE = applied(founded(), Noop())
@@ -29,8 +29,19 @@ def test_it_is_the_same_value(value: ClusterState | History | Entry) -> None:
         setattr(made, fields(kind)[0].name, None)
 
 
-def test_a_state_that_evolved_is_as_any_other() -> None:
-    again = evolve(STATE, epoch=STATE.epoch)
+def test_a_state_with_other_fields_is_as_any_other() -> None:
+    again = replaced(STATE, epoch=STATE.epoch)
     assert again == STATE
     assert encode(again) == encode(STATE)
-    assert pickle.loads(pickle.dumps(evolve(EMPTY_STATE, name="x"))) == ClusterState(name="x")
+    assert pickle.loads(pickle.dumps(replaced(EMPTY_STATE, name="x"))) == ClusterState(name="x")
+
+
+def test_fields_are_replaced_as_python_replaces_them() -> None:
+    made = entry(STATE, Noop())
+    given = {"submitter": "another", "at": 7}
+    assert replaced(made, **given) == replace(made, **given) != made
+    assert replaced(made) == made
+    with pytest.raises(TypeError, match=r"Entry has no fields \['epoch'\]"):
+        replaced(made, epoch=1)  # type: ignore[call-arg]
+    with pytest.raises(FrozenInstanceError):
+        replaced(made, at=7).at = 8  # type: ignore[misc]

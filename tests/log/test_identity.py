@@ -15,7 +15,7 @@ from ringlog.client.direct import DirectAuthor
 from ringlog.client.founding import found, founded_as
 from ringlog.client.results import AppliedResult
 from ringlog.kernel.commands.cluster import Noop
-from ringlog.kernel.state import evolve
+from ringlog.kernel.swift import replaced
 from ringlog.log.author import Author
 from ringlog.log.errors import LogDamaged, LogReplaced, LogTruncated, ReplicaHalted
 from ringlog.log.identity import ClusterRecords, Recorded, RecordFile, Seen, Topic, load_record, save_record
@@ -262,7 +262,7 @@ def test_entries_of_an_author_that_lies_halt_nobody() -> None:
         state = replica.read_barrier()
         liar = Author("liar", ManualClock(), SeededDraw(b"liar"))
         one = liar.entry(state, Noop())
-        made_up = evolve(state, state_id=one.entry.state_id)
+        made_up = replaced(state, state_id=one.entry.state_id)
         log.append([liar.entry(made_up, Noop()).data])
         replica.wait_for(lambda _: log.looks[1:] == [3], 10, "a look at the newest entry")
         log.append([one.data])

@@ -14,7 +14,8 @@ from immutables import Map
 from ringlog.kernel.commands.resizes import MERGE, SPLIT, DecideResize
 from ringlog.kernel.commands.schema import DropTable
 from ringlog.kernel.commands.tablets import MigrateTablets
-from ringlog.kernel.state import ClusterState, evolve
+from ringlog.kernel.state import ClusterState
+from ringlog.kernel.swift import replaced
 from ringlog.kernel.values import TabletOptions
 from ringlog.operator import balance_film, balance_picture
 from ringlog.operator.balance_film import BalanceFilm, FilmNode, film_of
@@ -215,7 +216,7 @@ def test_a_line_ends_where_its_node_leaves() -> None:
     film = film_of([START], ())
     gone = replace(START.nodes[lives.node_id(1)], state="left")
     film.see(START.time + 10, applied(START, DropTable("ks", "t")))
-    film.see(START.time + 20, evolve(START, tablets=Map(), nodes=START.nodes.set(gone.id, gone)))
+    film.see(START.time + 20, replaced(START, tablets=Map(), nodes=START.nodes.set(gone.id, gone)))
     assert film.moments[-1].there == frozenset(range(1, 6))
     lines = panel(drawn(film), "tablets of each node")
     assert len(heights(lines, "n1")) < len(heights(lines, "n2"))

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ringlog.kernel.balance.reports import WINDOW_US, Reports
-from ringlog.kernel.state import ClusterState, evolve
+from ringlog.kernel.state import ClusterState
+from ringlog.kernel.swift import replaced
 from ringlog.protocol.answers import AppliedResult, RejectedResult
 from ringlog.protocol.balancer import NewLoads, ReadLoads, balance
 from ringlog.protocol.coordinator import Note, Submit, Wait
@@ -66,7 +67,7 @@ class Driver:
 
 def test_plans_follow_each_other_at_once_and_nothing_is_planned_twice_on_one_state() -> None:
     def applied(effect: Submit) -> AppliedResult:
-        driver.state = evolve(driver.state, epoch=driver.state.epoch + 1)
+        driver.state = replaced(driver.state, epoch=driver.state.epoch + 1)
         return AppliedResult(effect.proposal.request_id, driver.state.epoch)
 
     driver = Driver(PILED, applied)

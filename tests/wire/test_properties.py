@@ -66,6 +66,18 @@ def test_values_come_back_from_their_records(name, data):
     value = mapper.from_record(record)
     assert mapper.to_record(value) == record
     assert hash(value) == hash(mapper.from_record(record))
+    assert mapper.read(layout(name).encode(record)) == value
+
+
+@pytest.mark.parametrize("name", MAPPED)
+@given(data=st.data())
+@settings(max_examples=20, deadline=None)
+def test_values_are_read_of_canonical_bodies_alone(name, data):
+    """Without a dictionary in between, and what one would have given."""
+    mapper = command_mapper(name.rsplit(".", 1)[1]) if name not in RECORDS else record_mapper(name)
+    body = mangled(data, layout(name).encode(data.draw(records(name))))
+    by_schema = outcome(lambda: layout(name).decode(body, canonical=True))
+    assert mapper.read(body) == (None if isinstance(by_schema, WireError) else mapper.from_record(by_schema))
 
 
 def outcome(read):

@@ -12,6 +12,7 @@ operation must never be refused for what happened long before it.
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Final
 
 from ringlog.kernel.declared import declared
@@ -30,10 +31,14 @@ COUNTS_MAX: Final[dict[str, tuple[int, str]]] = {
 """Part of the state -> most entries, and what they are."""
 
 
+_counted: Final = attrgetter(*COUNTS_MAX)
+
+
 def too_many(before: ClusterState, after: ClusterState) -> Rejected | None:
     """Of what the command adds, and there are as many as there may be; None if nothing. Costs a look at each part."""
-    for part, (most, what) in COUNTS_MAX.items():
-        now = getattr(after, part)
-        if now is not getattr(before, part) and len(now) > max(most, len(getattr(before, part))):
-            return Rejected("too_many", f"{part}: there are {len(getattr(before, part))} {what}, and {most} at most")
+    for part, was, now in zip(COUNTS_MAX, _counted(before), _counted(after), strict=True):
+        if now is not was:
+            most, what = COUNTS_MAX[part]
+            if len(now) > max(most, len(was)):
+                return Rejected("too_many", f"{part}: there are {len(was)} {what}, and {most} at most")
     return None

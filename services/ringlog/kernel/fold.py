@@ -28,6 +28,8 @@ same function before they append, and there a defect is a plain rejection.
 
 from __future__ import annotations
 
+from typing import Final
+
 from ringlog.kernel import history
 from ringlog.kernel.commands.cluster import InitializeCluster
 from ringlog.kernel.decide import DEFECT, decide
@@ -45,7 +47,8 @@ from ringlog.kernel.outcome import (
     UnreadableEntry,
 )
 from ringlog.kernel.settings import setting
-from ringlog.kernel.state import ClusterState, evolve
+from ringlog.kernel.state import ClusterState
+from ringlog.kernel.swift import maker_of, replaced
 from ringlog.kernel.values import is_uuid
 
 FOUNDING = InitializeCluster.__name__
@@ -54,6 +57,10 @@ ID_STEP_MAX_MS = 2**42
 
 Every state id lies above its predecessor: one near the greatest of all would be the last.
 """
+
+_new_context: Final = maker_of(EntryContext)
+_new_outcome: Final = maker_of(Outcome)
+_new_applied: Final = maker_of(Applied)
 
 
 def fold(state: ClusterState, item: Entry | UnreadableEntry) -> Folded:
@@ -92,13 +99,14 @@ def _on_the_chain(state: ClusterState, entry: Entry) -> Folded:
         return _unchanged(state, OutcomeKind.REFUSED, "undecodable", command.detail)
     if (broken := _broken_identity(state, entry)) is not None:
         return _unchanged(state, OutcomeKind.REFUSED, broken.code, broken.detail)
-    context = EntryContext(state.epoch + 1, entry.state_id, max(state.time, entry.at))
+    context = _new_context(state.epoch + 1, entry.state_id, max(state.time, entry.at))
     match decide(state, command, context):
         case Rejected(code, detail):
             kind = OutcomeKind.HALT if code == DEFECT else OutcomeKind.REFUSED
             return _unchanged(state, kind, code, detail)
         case Accepted(decided):
-            return Folded(_applied(state, decided, entry, context), Outcome(OutcomeKind.APPLIED, context.epoch))
+            after = _applied(state, decided, entry, context)
+            return Folded(after, _new_outcome(OutcomeKind.APPLIED, context.epoch, "", ""))
 
 
 def _broken_identity(state: ClusterState, entry: Entry) -> Rejected | None:
@@ -121,8 +129,8 @@ def _milliseconds(state_id: str) -> int:
 
 def _applied(before: ClusterState, decided: ClusterState, entry: Entry, context: EntryContext) -> ClusterState:
     """The state that the decision made, with what the entry itself adds: epoch, ids, time and history."""
-    applied = Applied(context.epoch, entry.state_id, entry.request_id, entry.digest)
-    return evolve(
+    applied = _new_applied(context.epoch, entry.state_id, entry.request_id, entry.digest)
+    return replaced(
         decided,
         cluster_id=before.cluster_id or entry.cluster_id,
         epoch=context.epoch,

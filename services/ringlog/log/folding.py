@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from ringlog.kernel.fold import fold
 from ringlog.kernel.outcome import Entry, Folded, Outcome, OutcomeKind, UnreadableEntry
 from ringlog.kernel.state import EMPTY_STATE, ClusterState
+from ringlog.kernel.swift import maker_of
 from ringlog.kernel.values import Micros
 from ringlog.log.errors import LogGap
 from ringlog.log.port import LogRecord
@@ -72,6 +73,7 @@ class FoldedRecord:
         return Start(self.after, self.offset + 1)
 
 
+_new_record = maker_of(FoldedRecord)
 FORESEEN_MAX = 2_000
 
 
@@ -140,7 +142,7 @@ def follow(
         else:
             item = decode_entry(record.data)
             folded = fold(state, item)
-        made = FoldedRecord(record.offset, item, folded.outcome, state, folded.state)
+        made = _new_record(record.offset, item, folded.outcome, state, folded.state)
         yield made
         if made.is_halt:
             return

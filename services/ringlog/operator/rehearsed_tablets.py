@@ -15,7 +15,8 @@ from ringlog.kernel.balance.model import BYTES, MeasuredLoads
 from ringlog.kernel.balance.reports import LoadReport, Reports, fold_report
 from ringlog.kernel.commands.tablets import MigrateTablets, TabletMigration
 from ringlog.kernel.outcome import Rejected
-from ringlog.kernel.state import ClusterState, evolve, in_order
+from ringlog.kernel.state import ClusterState, in_order
+from ringlog.kernel.swift import replaced
 from ringlog.kernel.tablets.map import TabletReplica, new_map, uniform_ends
 from ringlog.kernel.values import Command, Micros, NodeId
 from ringlog.operator.tablets import map_named, plan_view, tablets_view
@@ -59,7 +60,7 @@ def placed(state: ClusterState, table: str, replicas: Any) -> ClusterState | Rej
             made.append(one)
         groups.append(made)
     tablets = new_map(table, uniform_ends(len(groups)), groups, state.epoch)
-    return evolve(state, tablets=state.tablets.set(table, replace(tablets, sequence=state.tablets[table].sequence)))
+    return replaced(state, tablets=state.tablets.set(table, replace(tablets, sequence=state.tablets[table].sequence)))
 
 
 def _replica(state: ClusterState, number: int, place: Any) -> TabletReplica | Rejected:

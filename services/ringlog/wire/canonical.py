@@ -29,20 +29,24 @@ def canonical_check(schema: Any, types: Mapping[str, Any]) -> Callable[[bytes], 
     return check
 
 
+_SHIFTS = range(0, 64, 7)
+
+
 def number_at(body: bytes, at: int) -> tuple[int, int]:
     """(zigzag-decoded number, position behind it); raises as a ``Step`` does."""
-    number = shift = 0
-    while True:
+    byte = body[at]
+    if byte < 0x80:
+        return (byte >> 1) ^ -(byte & 1), at + 1
+    number = 0
+    for shift in _SHIFTS:
         byte = body[at]
         at += 1
-        number |= (byte & 0x7F) << shift
         if byte < 0x80:
             break
-        shift += 7
-        if shift > 63:
-            raise ValueError("more than 64 bits")
-    if (byte == 0 and shift) or number >= 2**64:
-        raise ValueError("not minimal, or too long")
+        number |= (byte & 0x7F) << shift
+    number |= byte << shift
+    if byte == 0 or number >= 2**64:
+        raise ValueError("not minimal, or more than 64 bits")
     return (number >> 1) ^ -(number & 1), at
 
 

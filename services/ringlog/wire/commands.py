@@ -6,6 +6,7 @@ its canonical encoding: then encoding the command again gives the same bytes, an
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -46,8 +47,21 @@ def encode_command(command: Command) -> tuple[str, int, bytes]:
     return kind, VERSIONS[kind], payload
 
 
+@cache
+def _readers() -> dict[tuple[str, int], Callable[[bytes], Command | None]]:
+    """What this release writes itself, read without a dictionary in between."""
+    return {(kind, version): mapper(kind).read for kind, version in VERSIONS.items()}
+
+
 def decode_command(kind: str, version: int, payload: bytes) -> Command | Undecodable | UnknownCommand:
     """The command of a payload; never raises."""
+    read = _readers().get((kind, version))
+    found = None if read is None else read(payload)
+    return _by_schema(kind, version, payload) if found is None else found
+
+
+def _by_schema(kind: str, version: int, payload: bytes) -> Command | Undecodable | UnknownCommand:
+    """The command as its schema reads it, or what the schema has against the bytes."""
     written = _layouts().get((kind, version))
     if written is None:
         return UnknownCommand(kind, version)

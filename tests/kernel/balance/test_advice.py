@@ -12,7 +12,8 @@ from ringlog.kernel.commands.resizes import DecideResize
 from ringlog.kernel.commands.tablets import MigrateTablets
 from ringlog.kernel.decide import decide
 from ringlog.kernel.outcome import Accepted, EntryContext
-from ringlog.kernel.state import ClusterState, Operation, Plan, StageMark, evolve
+from ringlog.kernel.state import ClusterState, Operation, Plan, StageMark
+from ringlog.kernel.swift import replaced
 from ringlog.kernel.tablets.map import TabletMap, TabletReplica, Transition, new_map, uniform_ends, with_transitions
 from ringlog.kernel.tablets.stages import STREAMING
 from ringlog.kernel.values import TabletOptions
@@ -30,7 +31,7 @@ def on(name: str, shard: int = 0) -> TabletReplica:
 def with_map(state: ClusterState, tablets: TabletMap, options: TabletOptions | None = None) -> ClusterState:
     """The state with one table; it wants as many tablets on each shard as it has at least."""
     table = table_of(tablets.table, options or TabletOptions())
-    return evolve(
+    return replaced(
         state,
         epoch=9,
         tables=Map({tablets.table: table}),
@@ -56,7 +57,7 @@ def test_what_is_asked_for_is_accepted_and_a_replica_decides_the_same() -> None:
 
 
 def test_the_limits_of_admission_are_those_of_the_plan() -> None:
-    tight = evolve(PILED, settings=PILED.settings.set("tablet_stream_reads_per_shard_max", 1))
+    tight = replaced(PILED, settings=PILED.settings.set("tablet_stream_reads_per_shard_max", 1))
     advice = advise(tight, {})
     assert len([move for move in advice.moves if move.kind == "migration"]) == 1
     assert not advice.refused
@@ -65,7 +66,7 @@ def test_the_limits_of_admission_are_those_of_the_plan() -> None:
 def test_a_node_operation_that_waits_keeps_everything_where_it_is() -> None:
     marks = (StageMark("requested", 5, 1),)
     waiting = Operation("op", "join", "n9", (), b"", "requested", 5, Plan(), (), None, marks, (), "")
-    advice = advise(evolve(PILED, operations=Map({"op": waiting})), {})
+    advice = advise(replaced(PILED, operations=Map({"op": waiting})), {})
     assert not advice.moves
     assert advice.stop == "node_request"
 
@@ -79,7 +80,7 @@ def test_what_runs_counts_as_done() -> None:
     (first, *_) = [move for move in advise(PILED, {}).moves if move.kind == "migration"]
     assert first.to is not None
     step = Transition(first.tablet, "migration", STREAMING, 2, 2, (TabletReplica(first.to.node, first.to.shard, 0),))
-    moving = evolve(PILED, tablets=Map({"ks.t": with_transitions(PILED.tablets["ks.t"], {first.tablet: step})}))
+    moving = replaced(PILED, tablets=Map({"ks.t": with_transitions(PILED.tablets["ks.t"], {first.tablet: step})}))
     assert first.tablet not in [move.tablet for move in advise(moving, {}).moves]
 
 
@@ -98,13 +99,13 @@ def test_hints_of_the_table_bound_its_tablets() -> None:
 
 
 def test_the_least_for_each_shard_comes_from_the_settings() -> None:
-    least = evolve(PILED, settings=Map({"balance_tablets_per_shard_min": 10}))
+    least = replaced(PILED, settings=Map({"balance_tablets_per_shard_min": 10}))
     assert advise(least, {}).resizes == (DecideResize("ks.t", "split", 1),)
 
 
 def test_tables_that_share_tablets_are_known_and_move_once() -> None:
     other = table_of("ks.u", TabletOptions(base="t"))
-    shared = evolve(PILED, tables=PILED.tables.set("ks.u", other))
+    shared = replaced(PILED, tables=PILED.tables.set("ks.u", other))
     advice = advise(shared, {})
     assert {move.table for move in advice.moves} == {"ks.t"}
     assert known_in(shared).counts == {"ks.t": 8, "ks.u": 8}
@@ -112,4 +113,4 @@ def test_tables_that_share_tablets_are_known_and_move_once() -> None:
 
 def test_reports_are_held_against_the_nodes_that_have_not_left() -> None:
     left = replace(THREE.nodes["n3"], state="left")
-    assert known_in(evolve(PILED, nodes=PILED.nodes.set("n3", left))).nodes == {"n1", "n2"}
+    assert known_in(replaced(PILED, nodes=PILED.nodes.set("n3", left))).nodes == {"n1", "n2"}

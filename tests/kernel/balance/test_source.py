@@ -8,7 +8,8 @@ from ringlog.kernel.balance.model import BalancedHost
 from ringlog.kernel.balance.plan import make_plan
 from ringlog.kernel.balance.source import limits_of, picture_of
 from ringlog.kernel.settings import SETTINGS
-from ringlog.kernel.state import EMPTY_STATE, ClusterState, Keyspace, Node, evolve
+from ringlog.kernel.state import EMPTY_STATE, ClusterState, Keyspace, Node
+from ringlog.kernel.swift import replaced
 from ringlog.kernel.tablets.map import (
     Resize,
     TabletReplica,
@@ -29,7 +30,7 @@ def node(name: str, state: str = "normal", capacity: int = 1, down: bool = False
 def state_of(*nodes: Node, racks: tuple[str, ...] = ()) -> ClusterState:
     replication = Replication("tablets", 1, (DatacenterReplication("dc1", 1, racks),))
     keyspaces = Map({"ks": Keyspace("ks", replication, "v")})
-    return evolve(EMPTY_STATE, epoch=7, nodes=Map({one.id: one for one in nodes}), keyspaces=keyspaces)
+    return replaced(EMPTY_STATE, epoch=7, nodes=Map({one.id: one for one in nodes}), keyspaces=keyspaces)
 
 
 def on(name: str, shard: int = 0) -> TabletReplica:
@@ -80,5 +81,5 @@ def test_each_setting_is_read_live() -> None:
     names = [name for name in SETTINGS if name.startswith(("balance_", "tablet_stream"))]
     assert len(names) == 14
     for name in names:
-        changed = evolve(EMPTY_STATE, settings=Map({name: SETTINGS[name].default + 1}))
+        changed = replaced(EMPTY_STATE, settings=Map({name: SETTINGS[name].default + 1}))
         assert limits_of(changed) != limits_of(EMPTY_STATE), name

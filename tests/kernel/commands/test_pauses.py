@@ -12,7 +12,8 @@ from ringlog.kernel.commands.tablets import MigrateTablets, TabletMigration
 from ringlog.kernel.decide import decide
 from ringlog.kernel.encoding import digest
 from ringlog.kernel.outcome import Accepted, Decision, EntryContext, Rejected
-from ringlog.kernel.state import ClusterState, evolve
+from ringlog.kernel.state import ClusterState
+from ringlog.kernel.swift import replaced
 from ringlog.kernel.values import Command
 from tests.kernel.balance.test_advice import PILED
 
@@ -24,7 +25,7 @@ def decided(state: ClusterState, command: Command) -> Decision:
 def after(state: ClusterState, command: Command) -> ClusterState:
     found = decided(state, command)
     assert isinstance(found, Accepted), found
-    return evolve(found.state, epoch=state.epoch + 1)
+    return replaced(found.state, epoch=state.epoch + 1)
 
 
 def code(state: ClusterState, command: Command) -> str:
@@ -74,7 +75,7 @@ def test_an_operator_still_moves_what_the_balancer_must_not() -> None:
 
 
 def test_a_pause_of_splits_holds_up_decisions_alone() -> None:
-    least = evolve(PILED, settings=PILED.settings.set("balance_tablets_per_shard_min", 10))
+    least = replaced(PILED, settings=PILED.settings.set("balance_tablets_per_shard_min", 10))
     assert advise(least, {}).resizes
     held = after(least, PauseChanges(("splits",), "ks.t"))
     assert not advise(held, {}).resizes
@@ -108,5 +109,5 @@ def test_a_resume_always_passes_and_leaves_nothing_behind() -> None:
     assert after(PILED, ResumeChanges(SCOPES)).pauses is PILED.pauses
     resumed = after(held, ResumeChanges(SCOPES))
     assert not resumed.pauses
-    same = evolve(resumed, epoch=PILED.epoch, changed=PILED.changed)
+    same = replaced(resumed, epoch=PILED.epoch, changed=PILED.changed)
     assert digest(same) == digest(PILED), "a state without pauses has no such part"

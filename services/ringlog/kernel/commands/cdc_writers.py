@@ -7,13 +7,14 @@ moment are distinct, since the metadata log takes one registration after the oth
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Final
 
 from ringlog.kernel.commands.rules import NAME_RULE, broken_field, reason_rule
 from ringlog.kernel.generations.verdicts import raised
 from ringlog.kernel.outcome import Accepted, Decision, EntryContext, Rejected
 from ringlog.kernel.state import CdcWriter, ClusterState, advance, in_order
+from ringlog.kernel.swift import replaced
 from ringlog.kernel.values import MICROS_MAX, Before, Command, Micros, Position, is_name
 
 CODES: Final = {
@@ -103,7 +104,7 @@ def decide_register_cdc_writer(state: ClusterState, command: RegisterCdcWriter, 
     else:
         # After a fence it begins anew; but what the fenced one may have routed stays below the horizon of the name.
         horizon = known.horizon if known.fenced is None else max(known.horizon, start)
-        writer = replace(
+        writer = replaced(
             known,
             incarnation=command.incarnation,
             registered=context.epoch,
@@ -163,7 +164,7 @@ def decide_advance_cdc_writer(state: ClusterState, command: AdvanceCdcWriter, co
     if len(decided) > POSITIONS_MAX:
         text = f"with those of before {len(decided)} partitions, and {POSITIONS_MAX} at most"
         return Rejected("too_many", f"decided: {text}: name only partitions of the source")
-    moved = replace(
+    moved = replaced(
         writer,
         horizon=command.horizon,
         low_watermark=command.low_watermark,
@@ -221,7 +222,7 @@ def decide_fence_cdc_writer(state: ClusterState, command: FenceCdcWriter, contex
     refused = _positions_went_back(writer, command.positions)
     if refused is not None:
         return refused
-    fenced = replace(
+    fenced = replaced(
         writer,
         positions=greatest(writer.positions, command.positions),
         fenced=context.epoch,
@@ -273,7 +274,9 @@ def _positions_went_back(writer: CdcWriter, positions: tuple[Position, ...]) -> 
 
 
 def greatest(first: tuple[Position, ...], second: tuple[Position, ...]) -> tuple[Position, ...]:
-    """The greater offset for each partition that either names, by partition."""
+    """The greater offset for each partition that either names, by partition, as ``first`` is already."""
+    if not second:
+        return first
     greatest: dict[int, int] = {}
     for position in (*first, *second):
         greatest[position.partition] = max(position.offset, greatest.get(position.partition, 0))

@@ -8,7 +8,8 @@ Assassinate, ``ignore_nodes``, and a replacement under the same address.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from operator import attrgetter
 from typing import Annotated, Final
 
 from ringlog.kernel.commands.features import missing_feature
@@ -17,6 +18,7 @@ from ringlog.kernel.operations.node_states import shown_state
 from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.outcome import Accepted, Decision, EntryContext, Rejected
 from ringlog.kernel.state import ClusterState, Node, advance, in_order
+from ringlog.kernel.swift import replaced
 from ringlog.kernel.values import Command, is_name, is_uuid
 
 CODES: Final = {
@@ -34,6 +36,12 @@ CAPACITY_MAX = 2**62
 
 UPDATED = ("address", "release", "features", "capacity", "shards")
 """What UpdateNode changes."""
+_given = attrgetter(*UPDATED)
+
+_SHARDS_RULE = f"must be between 1 and {SHARDS_MAX}"
+_FEATURES_RULE = f"must be at most {FEATURES_MAX}"
+_FEATURE_RULE = f"each {NAME_RULE}"
+_CAPACITY_RULE = f"must be between 1 and {CAPACITY_MAX}"
 
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9][A-Za-z0-9_.-]{0,252}):([0-9]{1,5})")
 
@@ -128,13 +136,15 @@ def decide_update_node(state: ClusterState, command: UpdateNode, context: EntryC
 
     An address is taken as for RegisterNode. Of the features that are enabled a node keeps those that it has.
     """
-    given = {name: getattr(command, name) for name in UPDATED if getattr(command, name) is not None}
+    given = {name: said for name, said in zip(UPDATED, _given(command), strict=True) if said is not None}
     if not given:
         return Rejected("bad_field", f"node: nothing is to change; give one of {', '.join(UPDATED)}")
     node = state.nodes.get(command.node)
     if node is None:
         return Rejected("unknown_node", f"node: {command.node} is not registered")
-    updated = replace(node, **given)
+    if command.features is not None:
+        given["features"] = tuple(sorted(command.features))
+    updated = replaced(node, **given)
     broken = broken_field(
         _address(updated.address),
         _shards(updated.shards),
@@ -154,7 +164,6 @@ def decide_update_node(state: ClusterState, command: UpdateNode, context: EntryC
     lacked = sorted(set(state.features).difference(node.features))
     if (lacks := missing_feature(state, node.name, updated.features, lacked)) is not None:
         return lacks
-    updated = replace(updated, features=tuple(sorted(updated.features)))
     return Accepted(advance(state, context.epoch, nodes=state.nodes.set(node.id, updated)))
 
 
@@ -163,16 +172,16 @@ def _address(address: str) -> Check:
 
 
 def _shards(shards: int) -> Check:
-    return 1 <= shards <= SHARDS_MAX, "shards", f"must be between 1 and {SHARDS_MAX}"
+    return 1 <= shards <= SHARDS_MAX, "shards", _SHARDS_RULE
 
 
 def _abilities(release: str, features: tuple[str, ...], capacity: int) -> tuple[Check, ...]:
     return (
         (is_name(release), "release", NAME_RULE),
-        (len(features) <= FEATURES_MAX, "features", f"must be at most {FEATURES_MAX}"),
-        (all(is_name(feature) for feature in features), "features", f"each {NAME_RULE}"),
+        (len(features) <= FEATURES_MAX, "features", _FEATURES_RULE),
+        (all(is_name(feature) for feature in features), "features", _FEATURE_RULE),
         (len(set(features)) == len(features), "features", "must name each feature once"),
-        (1 <= capacity <= CAPACITY_MAX, "capacity", f"must be between 1 and {CAPACITY_MAX}"),
+        (1 <= capacity <= CAPACITY_MAX, "capacity", _CAPACITY_RULE),
     )
 
 
@@ -203,7 +212,7 @@ def decide_unregister_node(state: ClusterState, command: UnregisterNode, context
             "wrong_node_state",
             f"node: {node.name} is {shown_state(state, node.id)}, only a node in state none can go so",
         )
-    return Accepted(advance(state, context.epoch, nodes=state.nodes.set(node.id, replace(node, state="left"))))
+    return Accepted(advance(state, context.epoch, nodes=state.nodes.set(node.id, replaced(node, state="left"))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,5 +262,5 @@ def _declared(state: ClusterState, name: str, reason: str, context: EntryContext
         return Rejected("wrong_node_state", f"node: {node.name} has left")
     if node.down == down:
         return Rejected("wrong_node_state", f"node: {node.name} is declared {'down' if down else 'up'} already")
-    declared = replace(node, down=down, down_reason=reason if down else "")
+    declared = replaced(node, down=down, down_reason=reason if down else "")
     return Accepted(advance(state, context.epoch, nodes=state.nodes.set(node.id, declared)))

@@ -33,7 +33,8 @@ from ringlog.kernel.memory import Applied
 from ringlog.kernel.outcome import Accepted, Decision, EntryContext, Rejected
 from ringlog.kernel.service import in_recovery
 from ringlog.kernel.settings import setting
-from ringlog.kernel.state import PARTS, ClusterState, Recovery, advance, evolve
+from ringlog.kernel.state import PARTS, ClusterState, Recovery, advance
+from ringlog.kernel.swift import replaced
 from ringlog.kernel.values import Command
 
 CODES: Final = {
@@ -179,7 +180,7 @@ def _sharing(part: Map[Any, Any], before: Map[Any, Any]) -> Map[Any, Any]:
 def _unsound(before: ClusterState, after: ClusterState, context: EntryContext) -> str:
     """The first invariants that the state breaks once it has its entry's own ids; empty: none."""
     stand_in = Applied(context.epoch, context.state_id, context.state_id, "")
-    whole = evolve(
+    whole = replaced(
         after,
         epoch=context.epoch,
         state_id=context.state_id,

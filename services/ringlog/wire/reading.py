@@ -1,0 +1,127 @@
+"""Values straight from a canonical body, without a dictionary in between: what ``canonical`` measures, read on the way.
+
+A reader answers only for the canonical encoding. Everything else is an exception, with nothing in it: what is wrong
+with the bytes, or how another encoding is read, the schema says (``binary``).
+
+Every step moves forward, and slices may be short: so bytes that end too early are found by who compares the position
+behind the last step with the length. Numbers are bounded before they count anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ringlog.wire.canonical import number_at
+
+Read = Callable[[bytes, int], tuple[Any, int]]
+"""From the position of a value to the value and the position behind it; raises ``IndexError`` or ``ValueError`` if it
+is not canonical.
+"""
+
+
+def whole(read: Read, body: bytes) -> Any | None:
+    """The value of exactly these bytes; None if they are not its canonical encoding."""
+    try:
+        value, at = read(body, 0)
+    except (IndexError, ValueError):
+        return None
+    return value if at == len(body) else None
+
+
+def sized_at(body: bytes, at: int) -> tuple[bytes, int]:
+    """Bytes behind their length."""
+    size, at = number_at(body, at)
+    if size < 0:
+        raise ValueError("a negative length")
+    return body[at : at + size], at + size
+
+
+def text_at(body: bytes, at: int) -> tuple[str, int]:
+    """Text behind its length."""
+    data, at = sized_at(body, at)
+    return data.decode("utf-8"), at
+
+
+def _int_at(body: bytes, at: int) -> tuple[int, int]:
+    number, at = number_at(body, at)
+    if not -(2**31) <= number < 2**31:
+        raise ValueError("more than 32 bits")
+    return number, at
+
+
+def _boolean_at(body: bytes, at: int) -> tuple[bool, int]:
+    return (False, True)[body[at]], at + 1
+
+
+SCALARS: Mapping[str, Read] = {
+    "boolean": _boolean_at,
+    "int": _int_at,
+    "long": number_at,
+    "bytes": sized_at,
+    "string": text_at,
+}
+
+
+def fixed(size: int, made: Callable[[bytes], Any]) -> Read:
+    """What is ``made`` of so many bytes."""
+    return lambda body, at: (made(body[at : at + size]), at + size)
+
+
+def choice(symbols: Sequence[str]) -> Read:
+    """The symbol of an enum."""
+
+    def read(body: bytes, at: int) -> tuple[str, int]:
+        index, at = number_at(body, at)
+        if index < 0:
+            raise ValueError("no such symbol")
+        return symbols[index], at
+
+    return read
+
+
+def optional(read: Read) -> Read:
+    """A union of null and a value."""
+
+    def either(body: bytes, at: int) -> tuple[Any, int]:
+        branch = body[at]
+        if branch == 0:
+            return None, at + 1
+        if branch != 2:
+            raise ValueError("no such branch")
+        return read(body, at + 1)
+
+    return either
+
+
+def array(read: Read) -> Read:
+    """A tuple: one block, and the zero that ends it."""
+
+    def items(body: bytes, at: int) -> tuple[tuple[Any, ...], int]:
+        count, at = number_at(body, at)
+        if count == 0:
+            return (), at
+        if not 0 < count <= len(body) - at:
+            raise ValueError("a block with its size in bytes, or more items than bytes")
+        found = []
+        for _ in range(count):
+            item, at = read(body, at)
+            found.append(item)
+        if body[at] != 0:
+            raise ValueError("more than one block")
+        return tuple(found), at + 1
+
+    return items
+
+
+def record(fields: Sequence[Read], made: Callable[..., Any]) -> Read:
+    """What is ``made`` of the fields, which stand one behind the other."""
+
+    def read(body: bytes, at: int) -> tuple[Any, int]:
+        values = []
+        for field in fields:
+            value, at = field(body, at)
+            values.append(value)
+        return made(*values), at
+
+    return read
