@@ -13,7 +13,8 @@ from ringlog.kernel.commands.verdicts import SettleVerdicts
 from ringlog.kernel.generations.verdicts import CountedVersion, history_of, version_at
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import CdcOptions, Column, ColumnRename, Command
-from ringlog.wire.commands import mapper
+from ringlog.wire.codec import layout
+from ringlog.wire.commands import encode_command
 from tests.kernel.commands.test_schema import SIMPLE_1
 from tests.kernel.entries import applied, founded, uuid, with_normal_nodes
 
@@ -34,7 +35,8 @@ class Named:
 
 def told(found: ColumnSteps, state: ClusterState, command: Command) -> None:
     """The audit hears of the entry that made a state."""
-    kind, record = type(command).__name__, mapper(type(command).__name__).to_record(command)
+    kind, _, payload = encode_command(command)
+    record = layout(f"ringlog.commands.{kind}").decode(payload, canonical=True)
     if kind in SHAPERS:
         found.shape(kind, record, state.epoch, bytes.fromhex(state.state_id.replace("-", "")), found.settled)
     elif kind == "SettleVerdicts":

@@ -10,7 +10,8 @@ import pytest
 from ringlog.audit.compound import AuditColumns, elements, is_compound, log_rows, plain_row
 from ringlog.audit.images import Images, Wanted
 from ringlog.kernel.generations import statements
-from ringlog.wire.records import mapper
+from ringlog.wire.codec import decode
+from ringlog.wire.records import encode_mutation
 from ringlog_cdc.images.define import imaged
 from ringlog_cdc.pieces import plain_piece
 from ringlog_cdc.split import Piece, split
@@ -43,7 +44,7 @@ def test_random_histories(preimage: str, keys_only: bool) -> None:
         for number in range(chance.randint(1, 15)):
             now = (5 + 3 * number) * SECOND
             mutation = mutation_of([draw(chance) for _ in range(chance.choice((1, 1, 3)))])
-            record = mapper("ringlog.mutations.Mutation").to_record(mutation)
+            _, record = decode(encode_mutation(mutation))
             compound = statements.is_compound(mutation, SHAPE)
             assert is_compound(record, COLUMNS) == compound
             pieces = split(mutation, SHAPE) if compound else (plain_piece(mutation),)

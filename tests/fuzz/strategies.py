@@ -33,6 +33,7 @@ from ringlog.kernel.outcome import Accepted, EntryContext
 from ringlog.kernel.registry import COMMANDS
 from ringlog.kernel.state import PARTS, ClusterState
 from ringlog.kernel.values import Command
+from ringlog.wire.codec import layout
 from ringlog.wire.commands import mapper
 from ringlog_schemas import current
 from tests.wire.strategies import named_types, values
@@ -269,7 +270,7 @@ def _with_fields(chooser: Chooser, command: Command, plausible: Plausible, names
     """The command with these fields chosen anew."""
     kind = type(command).__name__
     schema = current()[f"ringlog.commands.{kind}"].json
-    record = mapper(kind).to_record(command)
+    record = layout(f"ringlog.commands.{kind}").decode(mapper(kind).write(command), canonical=True)
     drawer = _Drawer(chooser, plausible, named_types(schema))
     for field in schema["fields"]:
         if field["name"] in names:

@@ -21,7 +21,8 @@ from ringlog.kernel.schema.types import serialize
 from ringlog.kernel.values import CdcOptions, Column, TypeField
 from ringlog.stack import StackInfo
 from ringlog.wire.binary import RecordCodec
-from ringlog.wire.records import Bounds, CdcRow, Cell, DeletedElements, Mutation, MutationStatement, mapper
+from ringlog.wire.codec import decode
+from ringlog.wire.records import Bounds, CdcRow, Cell, DeletedElements, Mutation, MutationStatement, encode_mutation
 from ringlog.wire.single_object import header
 from ringlog_cdc.split import keys_only, split
 from ringlog_schemas import frozen
@@ -103,7 +104,7 @@ def refused(first: int) -> dict[str, Mutation]:
 def by_first_schema(mutation: Mutation) -> bytes:
     """The mutation as producers of the first release write it."""
     schema = frozen(1)["ringlog.mutations.Mutation"]
-    record = mapper(schema.full_name).to_record(mutation)
+    _, record = decode(encode_mutation(mutation))
     kept = {field["name"]: record[field["name"]] for field in schema.json["fields"]}
     return header(schema.fingerprint) + RecordCodec(schema.json).encode(kept)
 

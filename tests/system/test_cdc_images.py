@@ -21,7 +21,8 @@ from ringlog.audit.images import Images, Wanted
 from ringlog.kernel.commands.schema import AlterTable, CreateTable
 from ringlog.kernel.values import CdcOptions, Column
 from ringlog.stack import StackInfo
-from ringlog.wire.records import Bounds, CdcRow, Cell, Mutation, MutationStatement, decode_mutation, mapper
+from ringlog.wire.codec import decode
+from ringlog.wire.records import Bounds, CdcRow, Cell, Mutation, MutationStatement, decode_mutation
 from ringlog_cdc.errors import CdcError
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def demanded(world: World) -> dict[tuple[int, int], list[tuple[Any, ...]]]:
     for item in world.read("mutations"):
         mutation = decode_mutation(item.value)
         if mutation.table == "carts":
-            record = mapper("ringlog.mutations.Mutation").to_record(mutation)
+            _, record = decode(item.value)
             rows = log_rows(record, COLUMNS, False) if is_compound(record, COLUMNS) else plain_row(record, False)
             rows = images.rows("carts", mutation.partition_key[0] or b"", record, rows, COLUMNS, WANTED, item.appended)
             found[item.partition, item.offset] = [

@@ -10,7 +10,7 @@ from ringlog.kernel.encoding import command_digest
 from ringlog.kernel.outcome import Entry, Undecodable, UnknownCommand, UnreadableEntry
 from ringlog.kernel.registry import COMMANDS, VERSIONS
 from ringlog.wire import entries
-from ringlog.wire.codec import encode
+from ringlog.wire.codec import encode, layout
 from ringlog.wire.commands import decode_command, encode_command
 from ringlog.wire.entries import author_entry, decode_entry, encode_entry
 from ringlog.wire.errors import WireError
@@ -29,6 +29,8 @@ def test_an_entry_comes_back(command, previous):
     made = authored(command, previous)
     assert decode_entry(made.data) == made.entry
     assert made.entry.digest == command_digest(*encode_command(command))
+    by_schema = layout(entries.LOG_ENTRY).decode(made.data[10:], canonical=True)
+    assert encode(entries.LOG_ENTRY, by_schema) == made.data
 
 
 def damaged(data, chance):
@@ -74,6 +76,12 @@ def test_an_id_that_is_no_uuid_is_not_written(field):
     ids[field] = "head"
     with pytest.raises(WireError, match="bad_uuid: 'head'"):
         author_entry(*ids, 7, "me", 1, Noop())
+
+
+@pytest.mark.parametrize("rest", [(2**63, "me", 1), ("7", "me", 1), (7, None, 1), (7, "\ud800", 1), (7, "me", 1.5)])
+def test_an_entry_with_a_value_of_another_type_is_not_written(rest):
+    with pytest.raises(WireError, match=r"not_encodable: ringlog\.log\.LogEntry"):
+        author_entry(CLUSTER, STATE, BEFORE, REQUEST, *rest, Noop())
 
 
 def test_a_command_with_a_value_of_another_type_is_not_written():

@@ -9,7 +9,7 @@ from __future__ import annotations
 from ringlog.kernel.commands.cluster import Noop
 from ringlog.kernel.encoding import command_digest
 from ringlog.kernel.history import find_request
-from ringlog.kernel.outcome import Entry, OutcomeKind, Rejected, Undecodable, UnknownCommand
+from ringlog.kernel.outcome import OutcomeKind, Rejected, Undecodable, UnknownCommand
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Command, Micros
 from ringlog.protocol.draw import Draw
@@ -25,7 +25,7 @@ from ringlog.protocol.validator_values import (
     WaitingRequest,
 )
 from ringlog.wire.commands import decode_command, encode_command
-from ringlog.wire.entries import EncodedEntry, encode_entry
+from ringlog.wire.entries import EncodedEntry, encode_entry, new_entry
 from ringlog.wire.errors import WireError
 from ringlog.wire.ids import ENTROPY_BYTES, new_request_id, new_state_id
 from ringlog.wire.records import APPLIED, EXPIRED, REJECTED, CommandRequest, Result
@@ -177,18 +177,18 @@ class BatchPlan:
 def _entry(state: ClusterState, state_id: str, item: WaitingRequest, command: Command, at: Micros) -> EncodedEntry:
     """The entry of a request, with its payload as it came: whatever its author encoded is what the digest covers."""
     request = item.request
-    entry = Entry(
-        cluster_id=state.cluster_id,
-        state_id=state_id,
-        prev_state_id=state.state_id,
-        request_id=request.request_id,
-        since_epoch=request.since_epoch,
-        submitter=request.submitter,
-        at=at,
-        kind=request.kind,
-        version=request.version,
-        digest=item.digest,
-        command=command,
+    entry = new_entry(
+        state.cluster_id,
+        state_id,
+        state.state_id,
+        request.request_id,
+        request.since_epoch,
+        request.submitter,
+        at,
+        request.kind,
+        request.version,
+        item.digest,
+        command,
     )
     return EncodedEntry(entry, encode_entry(entry, request.payload))
 

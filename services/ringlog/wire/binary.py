@@ -24,7 +24,7 @@ _INT_MIN = -(2**31)
 class RecordCodec:
     """One schema, ready for use: encodes and decodes bodies of its record, without any header."""
 
-    __slots__ = ("_ints", "_is_canonical", "_names", "_parsed", "_types", "full_name", "schema")
+    __slots__ = ("_ints", "_is_canonical", "_parsed", "_types", "full_name", "schema")
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
         self.schema = schema
@@ -32,7 +32,6 @@ class RecordCodec:
         self._types: dict[str, Any] = {}
         self._parsed = parse_schema(dict(schema), self._types)
         self._is_canonical = canonical_check(self._parsed, self._types)
-        self._names = {field["name"] for field in schema["fields"]}
         self._ints = tuple(field["name"] for field in schema["fields"] if field["type"] == "int")
 
     def named_types(self) -> Mapping[str, Any]:
@@ -41,21 +40,15 @@ class RecordCodec:
         """
         return self._types
 
-    def encode(self, record: Mapping[str, Any], *, strict: bool = True) -> bytes:
-        """The canonical body; ``WireError`` (``not_encodable``) if a field is missing, unknown or of another type.
-
-        ``strict=False`` looks for missing and unknown fields in the record itself but not in those inside it: for
-        records that a ``Mapper`` made.
-        """
+    def encode(self, record: Mapping[str, Any]) -> bytes:
+        """The canonical body; ``WireError`` (``not_encodable``) if a field is missing, unknown or of another type."""
         for name in self._ints:
             number = record.get(name)
             if not isinstance(number, int) or not _INT_MIN <= number <= _INT_MAX:
                 raise WireError("not_encodable", f"{self.full_name}.{name}", "an int of 32 bits")
-        if not strict and record.keys() != self._names:
-            raise WireError("not_encodable", self.full_name, f"the fields {sorted(self._names)}")
         out = BytesIO()
         try:
-            schemaless_writer(out, self._parsed, record, strict=strict)
+            schemaless_writer(out, self._parsed, record, strict=True)
         except Exception as error:
             raise WireError("not_encodable", self.full_name, f"{type(error).__name__}: {error}") from error
         return out.getvalue()

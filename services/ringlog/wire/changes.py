@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 from ringlog.kernel.changes import TELLINGS, Change, ChangeRecord, EpochChange
-from ringlog.wire.codec import decode, encode, layout
+from ringlog.wire.codec import layout, name_of
 from ringlog.wire.errors import WireError
 from ringlog.wire.mapping import Mapper
 
@@ -28,16 +28,15 @@ def mapper(full_name: str) -> Mapper[Any]:
 
 def encode_change(value: Change) -> bytes:
     """The bytes of a value; ``WireError`` if it does not fit its schema."""
-    full_name = f"ringlog.changes.{type(value).__name__}"
-    return encode(full_name, mapper(full_name).to_record(value), strict=False)
+    return mapper(f"ringlog.changes.{type(value).__name__}").encode(value)
 
 
 def decode_change(data: bytes) -> Change:
     """The value of the bytes; ``WireError`` if they are no change."""
-    full_name, record = decode(data)
+    full_name = name_of(data)
     if full_name not in CHANGES:
         raise WireError("wrong_record", full_name, "a record of ringlog.changes")
-    value: Change = mapper(full_name).from_record(record)
+    value: Change = mapper(full_name).decode(data)
     return value
 
 

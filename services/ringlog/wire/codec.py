@@ -30,7 +30,8 @@ def layout(full_name: str) -> RecordCodec:
 
 
 @cache
-def _header(full_name: str) -> bytes:
+def header_of(full_name: str) -> bytes:
+    """What stands before a body by today's schema."""
     layout(full_name)
     return header(current()[full_name].fingerprint)
 
@@ -85,12 +86,14 @@ def learn(schema: str) -> int:
     return fingerprint
 
 
-def encode(full_name: str, record: Mapping[str, Any], *, strict: bool = True) -> bytes:
-    """The record as a single object, written with today's schema; ``WireError`` if it does not fit.
+def encode(full_name: str, record: Mapping[str, Any]) -> bytes:
+    """The record as a single object, written with today's schema; ``WireError`` if it does not fit."""
+    return header_of(full_name) + layout(full_name).encode(record)
 
-    ``strict``: as in ``Layout.encode``.
-    """
-    return _header(full_name) + layout(full_name).encode(record, strict=strict)
+
+def name_of(data: bytes) -> str:
+    """Full name of the record that a single object is; ``WireError`` if it is none of those that are known."""
+    return writer(split(data)[0]).full_name
 
 
 def decode(data: bytes, full_name: str | None = None) -> tuple[str, dict[str, Any]]:

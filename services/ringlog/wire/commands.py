@@ -43,8 +43,7 @@ def mapper(kind: str) -> Mapper[Any]:
 def encode_command(command: Command) -> tuple[str, int, bytes]:
     """(kind, version, payload) as this release writes it; ``WireError`` if a value does not fit its field's type."""
     kind = type(command).__name__
-    payload = layout(f"ringlog.commands.{kind}").encode(mapper(kind).to_record(command), strict=False)
-    return kind, VERSIONS[kind], payload
+    return kind, VERSIONS[kind], mapper(kind).write(command)
 
 
 @cache

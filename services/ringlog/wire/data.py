@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from ringlog.wire.cells import Key, RegisterCell
-from ringlog.wire.codec import decode, encode, layout
+from ringlog.wire.codec import layout
 from ringlog.wire.mapping import Mapper
 
 T = TypeVar("T")
@@ -297,12 +297,10 @@ def _mappers() -> dict[type[Any], Mapper[Any]]:
 
 def pack(value: Any) -> bytes:
     """The bytes of a message; raises WireError if a field does not fit."""
-    kind = type(value)
-    return encode(full_name(kind), _mappers()[kind].to_record(value), strict=False)
+    return _mappers()[type(value)].encode(value)
 
 
 def unpack(record: type[T], data: bytes) -> T:
     """The message of the bytes, which is to be a ``record``; raises WireError."""
-    _, fields = decode(data, full_name(record))
-    value: T = _mappers()[record].from_record(fields)
+    value: T = _mappers()[record].decode(data)
     return value

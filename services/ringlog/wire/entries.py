@@ -8,7 +8,6 @@ nothing.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 from ringlog.kernel.encoding import command_digest
 from ringlog.kernel.outcome import Entry, UnreadableEntry
@@ -18,8 +17,9 @@ from ringlog.wire.canonical import number_at
 from ringlog.wire.codec import layout
 from ringlog.wire.commands import decode_command, encode_command
 from ringlog.wire.errors import WireError
-from ringlog.wire.mapping import uuid_bytes, uuid_text
+from ringlog.wire.mapping import known_bytes, known_text, uuid_bytes, uuid_text
 from ringlog.wire.single_object import HEADER_BYTES, header, split
+from ringlog.wire.writing import integer, number, sized, text
 from ringlog_schemas import current
 
 LOG_ENTRY = "ringlog.log.LogEntry"
@@ -49,7 +49,7 @@ def author_entry(
     """The entry of a command, for an author to append; ``WireError`` if an id is no UUID or a value does not fit."""
     kind, version, payload = encode_command(command)
     digest = command_digest(kind, version, payload)
-    entry = Entry(
+    entry = new_entry(
         cluster_id, state_id, prev_state_id, request_id, since_epoch, submitter, at, kind, version, digest, command
     )
     return EncodedEntry(entry, encode_entry(entry, payload))
@@ -58,26 +58,26 @@ def author_entry(
 def encode_entry(entry: Entry, payload: bytes) -> bytes:
     """The bytes of an envelope around ``payload``; the entry's own command and digest are not looked at."""
     previous = entry.prev_state_id
-    body = _LAYOUT.encode(
-        {
-            "cluster_id": uuid_bytes(entry.cluster_id),
-            "state_id": uuid_bytes(entry.state_id),
-            "prev_state_id": None if previous is None else uuid_bytes(previous),
-            "request_id": uuid_bytes(entry.request_id),
-            "since_epoch": entry.since_epoch,
-            "submitter": entry.submitter,
-            "at": entry.at,
-            "kind": entry.kind,
-            "version": entry.version,
-            "command": payload,
-        }
-    )
-    return _HEADER + body
+    try:
+        parts = (
+            _HEADER,
+            known_bytes(entry.cluster_id),
+            known_bytes(entry.state_id),
+            b"\0" if previous is None else b"\2" + known_bytes(previous),
+            uuid_bytes(entry.request_id),
+            number(entry.since_epoch),
+            text(entry.submitter),
+            number(entry.at),
+            text(entry.kind),
+            integer(entry.version),
+            sized(payload),
+        )
+    except (TypeError, ValueError, AttributeError) as error:
+        raise WireError("not_encodable", LOG_ENTRY, f"{type(error).__name__}: {error}") from error
+    return b"".join(parts)
 
 
-_made = maker_of(Entry)
-_known_id = lru_cache(maxsize=64)(uuid_text)
-"""The text of an id that comes again soon: the cluster's in each entry, a state's in the next one."""
+new_entry = maker_of(Entry)
 
 
 def decode_entry(data: bytes) -> Entry | UnreadableEntry:
@@ -94,8 +94,8 @@ def _read(data: bytes) -> Entry | None:
     try:
         if data[:HEADER_BYTES] != _HEADER:
             return None
-        cluster_id, state_id = _known_id(data[10:26]), _known_id(data[26:42])
-        previous, at = (_known_id(data[43:59]), 59) if data[42] else (None, 43)
+        cluster_id, state_id = known_text(data[10:26]), known_text(data[26:42])
+        previous, at = (known_text(data[43:59]), 59) if data[42] else (None, 43)
         if data[42] not in (0, 2):
             return None
         request_id = uuid_text(data[at : at + 16])
@@ -113,7 +113,7 @@ def _read(data: bytes) -> Entry | None:
         return None
     payload = data[at:]
     digest, command = command_digest(kind, version, payload), decode_command(kind, version, payload)
-    return _made(
+    return new_entry(
         cluster_id, state_id, previous, request_id, since_epoch, submitter, when, kind, version, digest, command
     )
 

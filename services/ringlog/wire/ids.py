@@ -12,7 +12,7 @@ from hashlib import blake2b
 
 from ringlog.kernel.values import Micros
 from ringlog.wire.errors import WireError
-from ringlog.wire.mapping import uuid_bytes, uuid_text
+from ringlog.wire.mapping import known_bytes, uuid_text
 
 ENTROPY_BYTES = 8
 """How many random bytes a fresh id takes."""
@@ -22,7 +22,7 @@ _TIME_MAX = 2**60 - 1
 
 def new_request_id(now_us: Micros, entropy: bytes) -> str:
     """A fresh request id. ``entropy``: at least 8 random bytes."""
-    return _version_7(_time_bits(now_us), entropy)
+    return _text(_version_7(_time_bits(now_us), entropy))
 
 
 def new_state_id(previous: str | None, now_us: Micros, entropy: bytes) -> str:
@@ -31,17 +31,17 @@ def new_state_id(previous: str | None, now_us: Micros, entropy: bytes) -> str:
     ``entropy``: at least 8 random bytes. ``previous`` may be any UUID, also one of another version.
     """
     candidate = _version_7(_time_bits(now_us), entropy)
-    if previous is None or candidate > previous:
-        return candidate
-    number = int.from_bytes(uuid_bytes(previous), "big")
-    time_bits = ((number >> 80) << 12) | ((number >> 64) & 0xFFF)
-    candidate = _version_7(min(time_bits + 1, _TIME_MAX), entropy)
-    if candidate <= previous:
-        # The previous id has a greater version digit, which outweighs the fraction: only the next millisecond is above.
-        candidate = _version_7(min(((time_bits >> 12) + 1) << 12, _TIME_MAX), entropy)
-    if candidate <= previous:
-        raise WireError("no_id_above", previous, "a state id that leaves room above it")
-    return candidate
+    if previous is not None:
+        floor = int.from_bytes(known_bytes(previous), "big")
+        time_bits = ((floor >> 80) << 12) | ((floor >> 64) & 0xFFF)
+        if candidate <= floor:
+            candidate = _version_7(min(time_bits + 1, _TIME_MAX), entropy)
+        if candidate <= floor:
+            # The one before has a greater version digit, which outweighs the fraction: the next millisecond is above.
+            candidate = _version_7(min(((time_bits >> 12) + 1) << 12, _TIME_MAX), entropy)
+        if candidate <= floor:
+            raise WireError("no_id_above", previous, "a state id that leaves room above it")
+    return _text(candidate)
 
 
 def time_of(identifier: str) -> Micros:
@@ -61,7 +61,7 @@ def derived_request_id(*parts: str | int) -> str:
     for part in parts:
         data = f"{type(part).__name__}:{part}".encode()
         digest.update(len(data).to_bytes(4, "big") + data)
-    return uuid_text(_stamped(int.from_bytes(digest.digest(), "big"), 8))
+    return _text(_stamped(int.from_bytes(digest.digest(), "big"), 8))
 
 
 def timeuuid(timestamp_us: Micros, identity: bytes) -> bytes:
@@ -90,14 +90,17 @@ def _time_bits(now_us: Micros) -> int:
     return min((millis << 12) | (micros * 4096 // 1000), _TIME_MAX)
 
 
-def _version_7(time_bits: int, entropy: bytes) -> str:
+def _version_7(time_bits: int, entropy: bytes) -> int:
     if len(entropy) < ENTROPY_BYTES:
         raise WireError("too_little_entropy", "entropy", f"at least {ENTROPY_BYTES} random bytes")
     number = (time_bits >> 12 << 80) | ((time_bits & 0xFFF) << 64) | int.from_bytes(entropy[:8], "big")
-    return uuid_text(_stamped(number, 7))
+    return _stamped(number, 7)
 
 
-def _stamped(number: int, version: int) -> bytes:
+def _stamped(number: int, version: int) -> int:
     number = number & ~(0xF << 76) | version << 76
-    number = number & ~(0x3 << 62) | 0x2 << 62
-    return number.to_bytes(16, "big")
+    return number & ~(0x3 << 62) | 0x2 << 62
+
+
+def _text(number: int) -> str:
+    return uuid_text(number.to_bytes(16, "big"))

@@ -11,25 +11,29 @@ from __future__ import annotations
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
+from functools import lru_cache
 from operator import attrgetter, itemgetter
 from typing import Any, Generic, NamedTuple, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from ringlog.kernel.values import spoken
-from ringlog.wire import reading
+from ringlog.wire import codec, reading, writing
 from ringlog.wire.binary import RecordCodec
+from ringlog.wire.codec import header_of
 from ringlog.wire.errors import WireError
 from ringlog.wire.reading import Read
+from ringlog.wire.single_object import HEADER_BYTES
+from ringlog.wire.writing import Write
 
 T = TypeVar("T")
 Convert = Callable[[Any], Any]
 
 
 class Way(NamedTuple):
-    """How to get to the wire, and back from what a schema decodes (None: as it is), and how the bytes are read."""
+    """How a value is written and read, and how it comes back from what a schema decodes (None: as it is)."""
 
-    out: Convert | None
-    back: Convert | None
+    write: Write
     read: Read
+    back: Convert | None = None
 
 
 _SCALARS = {"string": str, "long": int, "int": int, "boolean": bool, "bytes": bytes}
@@ -52,10 +56,15 @@ def uuid_text(data: bytes) -> str:
     return f"{pairs[:4]}{pairs[5:24]}-{pairs[25:29]}{pairs[30:34]}{pairs[35:]}"
 
 
-class Mapper(Generic[T]):
-    """Converts values of one dataclass to and from dictionaries of one record schema."""
+known_bytes = lru_cache(maxsize=64)(uuid_bytes)
+known_text = lru_cache(maxsize=64)(uuid_text)
+"""Of an id that comes again soon: the cluster's in each entry, a state's in the next one."""
 
-    __slots__ = ("_attributes", "_full_name", "_made", "_names", "_out", "_read")
+
+class Mapper(Generic[T]):
+    """Writes and reads values of one dataclass by one record schema."""
+
+    __slots__ = ("_full_name", "_made", "_read", "_write")
 
     def __init__(self, cls: type[T], layout: RecordCodec) -> None:
         known = layout.named_types()
@@ -66,31 +75,38 @@ class Mapper(Generic[T]):
         hints = get_type_hints(cls)
         on_wire = {field["name"]: field["type"] for field in schema["fields"]}
         in_class = [field.name for field in fields(cls)]  # type: ignore[arg-type]
-        self._names = tuple(map(spoken, in_class))
-        if set(on_wire) != set(self._names):
-            raise TypeError(f"{cls.__name__} and {self._full_name} differ in {sorted(set(on_wire) ^ set(self._names))}")
+        names = tuple(map(spoken, in_class))
+        if set(on_wire) != set(names):
+            raise TypeError(f"{cls.__name__} and {self._full_name} differ in {sorted(set(on_wire) ^ set(names))}")
         ways = {
             spoken(name): _way(hints[name], on_wire[spoken(name)], known, f"{cls.__name__}.{name}") for name in in_class
         }
-        self._out = tuple((name, way.out) for name, way in ways.items() if way.out is not None)
         back = tuple((index, way.back) for index, way in enumerate(ways.values()) if way.back is not None)
-        self._made = _maker(cls, self._names, back)
-        self._read = reading.record([ways[name].read for name in on_wire], _by_place(cls, self._names, tuple(on_wire)))
-        self._attributes = _picked(attrgetter, tuple(in_class))
+        attributes = dict(zip(names, in_class, strict=True))
+        picked = _picked(attrgetter, tuple(attributes[name] for name in on_wire))
+        self._made = _maker(cls, names, back)
+        self._read = reading.record([ways[name].read for name in on_wire], _by_place(cls, names, tuple(on_wire)))
+        self._write = writing.record([ways[name].write for name in on_wire], picked)
 
-    def to_record(self, value: T) -> dict[str, Any]:
-        """The dictionary of a value; ``WireError`` (``not_encodable``, ``bad_uuid``) if a field's content has another
-        type.
+    def write(self, value: T) -> bytes:
+        """The canonical body of a value; ``WireError`` (``not_encodable``, ``bad_uuid``) if a field's content does not
+        fit.
         """
-        record = dict(zip(self._names, self._attributes(value), strict=True))
         try:
-            for name, convert in self._out:
-                record[name] = convert(record[name])
+            return self._write(value)
         except WireError:
             raise
         except Exception as error:
             raise WireError("not_encodable", self._full_name, f"{type(error).__name__}: {error}") from error
-        return record
+
+    def encode(self, value: T) -> bytes:
+        """The value as a single object; raises as ``write``."""
+        return header_of(self._full_name) + self.write(value)
+
+    def decode(self, data: bytes) -> T:
+        """The value of a single object, written with this schema or another version of it; raises ``WireError``."""
+        found = self.read(data[HEADER_BYTES:]) if data.startswith(header_of(self._full_name)) else None
+        return self.from_record(codec.decode(data, self._full_name)[1]) if found is None else found
 
     def from_record(self, record: Mapping[str, Any]) -> T:
         """The value of a dictionary that was decoded with the schema."""
@@ -144,19 +160,19 @@ def _way(hint: Any, schema: Any, known: Mapping[str, Any], where: str) -> Way:
         return _optional(hint, schema, known, where)
     kind = schema["type"] if isinstance(schema, Mapping) else schema
     if isinstance(kind, str) and kind == "fixed" and hint is str and schema["name"] == "ringlog.Uuid":
-        return Way(uuid_bytes, uuid_text, reading.fixed(16, uuid_text))
+        return Way(uuid_bytes, reading.fixed(16, uuid_text), uuid_text)
     if kind == "enum" and hint is str:
-        return Way(None, None, reading.choice(schema["symbols"]))
+        return Way(writing.choice(schema["symbols"]), reading.choice(schema["symbols"]))
     if kind == "fixed" and hint is bytes:
-        return Way(None, None, reading.fixed(schema["size"], bytes))
+        return Way(writing.fixed(schema["size"]), reading.fixed(schema["size"], bytes))
     if kind == "array" and get_origin(hint) is tuple:
         return _array(hint, schema["items"], known, where)
     if kind == "record" and is_dataclass(hint):
         nested: Mapper[Any] = Mapper.__new__(Mapper)
         nested._build(hint, schema, known)  # type: ignore[arg-type]
-        return Way(nested.to_record, nested._made, nested._read)
+        return Way(nested._write, nested._read, nested._made)
     if isinstance(kind, str) and _SCALARS.get(kind) is hint:
-        return Way(None, None, reading.SCALARS[kind])
+        return Way(writing.SCALARS[kind], reading.SCALARS[kind])
     raise TypeError(f"{where}: {hint} has no way to {schema}")
 
 
@@ -164,8 +180,8 @@ def _optional(hint: Any, schema: Any, known: Mapping[str, Any], where: str) -> W
     inner = [part for part in get_args(hint) if part is not types.NoneType]
     if not isinstance(schema, list) or len(inner) != 1 or len(schema) != 2 or schema[0] != "null":
         raise TypeError(f"{where}: {hint} has no way to {schema}")
-    out, back, read = _way(inner[0], schema[1], known, where)
-    return Way(_unless_none(out), _unless_none(back), reading.optional(read))
+    write, read, back = _way(inner[0], schema[1], known, where)
+    return Way(writing.optional(write), reading.optional(read), _unless_none(back))
 
 
 def _unless_none(convert: Convert | None) -> Convert | None:
@@ -178,35 +194,31 @@ def _array(hint: Any, items: Any, known: Mapping[str, Any], where: str) -> Way:
     arguments = get_args(hint)
     if len(arguments) != 2 or arguments[1] is not Ellipsis:
         raise TypeError(f"{where}: {hint} is not a tuple of any length")
-    if get_origin(arguments[0]) is tuple:
-        return _pairs(arguments[0], items, known, where)
-    out, back, read = _way(arguments[0], items, known, where)
-    return Way(
-        list if out is None else lambda values: [out(value) for value in values],
-        tuple if back is None else lambda values: tuple([back(value) for value in values]),
-        reading.array(read),
-    )
+    is_pair = get_origin(arguments[0]) is tuple
+    write, read, back = (_pair if is_pair else _way)(arguments[0], items, known, where)
+    from_wire = tuple if back is None else lambda values: tuple([back(value) for value in values])
+    return Way(writing.array(write), reading.array(read), from_wire)
 
 
-def _pairs(hint: Any, items: Any, known: Mapping[str, Any], where: str) -> Way:
-    """A tuple of pairs is an array of records of two fields, in the order of the schema."""
+def _pair(hint: Any, items: Any, known: Mapping[str, Any], where: str) -> Way:
+    """A pair is a record of two fields, in the order of the schema."""
     record = known.get(items, items) if isinstance(items, str) else items
     inner = get_args(hint)
     names = [field["name"] for field in record["fields"]]
     if len(inner) != len(names):
         raise TypeError(f"{where}: {hint} and the fields {names} differ in number")
     ways = [_way(part, field["type"], known, where) for part, field in zip(inner, record["fields"], strict=True)]
-    same: Convert = lambda value: value  # noqa: E731
-    outs = [way.out or same for way in ways]
-    backs = [way.back or same for way in ways]
+    backs = [way.back or _same for way in ways]
 
-    def to_wire(values: Any) -> list[dict[str, Any]]:
-        return [{name: out(part) for name, out, part in zip(names, outs, value, strict=True)} for value in values]
+    def from_wire(value: Any) -> tuple[Any, ...]:
+        return tuple([back(value[name]) for name, back in zip(names, backs, strict=True)])
 
-    def from_wire(values: Any) -> tuple[tuple[Any, ...], ...]:
-        return tuple([tuple([back(value[name]) for name, back in zip(names, backs, strict=True)]) for value in values])
+    write = writing.record([way.write for way in ways], _same)
+    return Way(write, reading.record([way.read for way in ways], _together), from_wire)
 
-    return Way(to_wire, from_wire, reading.array(reading.record([way.read for way in ways], _together)))
+
+def _same(value: Any) -> Any:
+    return value
 
 
 def _together(*values: Any) -> tuple[Any, ...]:

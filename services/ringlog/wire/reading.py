@@ -64,7 +64,7 @@ SCALARS: Mapping[str, Read] = {
 
 
 def fixed(size: int, made: Callable[[bytes], Any]) -> Read:
-    """What is ``made`` of so many bytes."""
+    """Bytes of one size, as ``made`` has them."""
     return lambda body, at: (made(body[at : at + size]), at + size)
 
 

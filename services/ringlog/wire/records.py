@@ -14,7 +14,7 @@ from functools import cache, partial
 from typing import Any, TypeVar
 
 from ringlog.kernel.values import StreamReport
-from ringlog.wire.codec import decode, encode, layout
+from ringlog.wire.codec import layout, name_of
 from ringlog.wire.errors import WireError
 from ringlog.wire.mapping import Mapper
 
@@ -341,18 +341,16 @@ def mapper(full_name: str) -> Mapper[Any]:
 
 
 def _encode(full_name: str, value: Any) -> bytes:
-    return encode(full_name, mapper(full_name).to_record(value), strict=False)
+    return mapper(full_name).encode(value)
+
+
+def _decode(full_name: str, data: bytes) -> Any:
+    return mapper(full_name).decode(data)
 
 
 def _codec(full_name: str, _cls: type[T]) -> tuple[Callable[[T], bytes], Callable[[bytes], T]]:
     """What makes bytes of a record, and the record of bytes: that raises WireError."""
-
-    def of_bytes(data: bytes) -> T:
-        _, record = decode(data, full_name)
-        value: T = mapper(full_name).from_record(record)
-        return value
-
-    return partial(_encode, full_name), of_bytes
+    return partial(_encode, full_name), partial(_decode, full_name)
 
 
 encode_request, decode_request = _codec(REQUEST, CommandRequest)
@@ -375,12 +373,12 @@ def decode_requests(data: bytes) -> tuple[CommandRequest | None, ...]:
 
     Raises WireError for a record that is neither, or has more than ``TOGETHER_MAX``.
     """
-    full_name, record = decode(data)
+    full_name = name_of(data)
     if full_name == REQUEST:
-        return (mapper(REQUEST).from_record(record),)
+        return (decode_request(data),)
     if full_name != REQUEST_BATCH:
         raise WireError("wrong_record", full_name, f"a {REQUEST} or a {REQUEST_BATCH}")
-    parts: Sequence[bytes] = record["requests"]
+    parts = _decode(REQUEST_BATCH, data).requests
     if len(parts) > TOGETHER_MAX:
         raise WireError("too_many_requests", str(len(parts)), f"at most {TOGETHER_MAX} in one record")
     return tuple(_request_or_none(part) for part in parts)
@@ -404,8 +402,8 @@ def encode_snapshot_record(value: SnapshotRecord) -> bytes:
 
 def decode_snapshot_record(data: bytes) -> SnapshotRecord:
     """Record of the bytes."""
-    full_name, record = decode(data)
+    full_name = name_of(data)
     if full_name not in _SNAPSHOT_RECORDS.values():
         raise WireError("wrong_record", full_name, "a record of the topic snapshots")
-    value: SnapshotRecord = mapper(full_name).from_record(record)
+    value: SnapshotRecord = mapper(full_name).decode(data)
     return value

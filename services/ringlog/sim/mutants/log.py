@@ -35,8 +35,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "time_goes_back",
         FOLD,
-        "context = EntryContext(state.epoch + 1, entry.state_id, max(state.time, entry.at))",
-        "context = EntryContext(state.epoch + 1, entry.state_id, entry.at)",
+        "context = _new_context(state.epoch + 1, entry.state_id, max(state.time, entry.at))",
+        "context = _new_context(state.epoch + 1, entry.state_id, entry.at)",
         "state time follows the author's clock backwards",
         100,
     ),

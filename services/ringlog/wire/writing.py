@@ -1,0 +1,91 @@
+"""Values straight to their canonical body, without a dictionary in between: the way that ``reading`` goes back.
+
+A writer raises for what does not fit: ``TypeError``, ``ValueError``, ``KeyError`` or ``AttributeError``, as Python
+does. Who writes a whole record makes a ``WireError`` of them (``mapping``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+Write = Callable[[Any], bytes]
+
+_SHORT = tuple(bytes([coded]) for coded in range(0x80))
+
+
+def number(value: int) -> bytes:
+    """A number of 64 bits, in as few bytes as it needs."""
+    coded = (value << 1) ^ (value >> 63)
+    if 0 <= coded < 0x80:
+        return _SHORT[coded]
+    if not 0 <= coded < 2**64:
+        raise ValueError("a number of more than 64 bits")
+    out = bytearray()
+    while coded > 0x7F:
+        out.append(coded & 0x7F | 0x80)
+        coded >>= 7
+    out.append(coded)
+    return bytes(out)
+
+
+def sized(value: bytes) -> bytes:
+    """Bytes behind their length."""
+    return number(len(value)) + value
+
+
+def text(value: str) -> bytes:
+    """Text behind its length."""
+    return sized(value.encode())
+
+
+def integer(value: int) -> bytes:
+    """A number of 32 bits."""
+    if not -(2**31) <= value < 2**31:
+        raise ValueError("an int of 32 bits")
+    return number(value)
+
+
+SCALARS: Mapping[str, Write] = {
+    "boolean": {False: b"\0", True: b"\1"}.__getitem__,
+    "int": integer,
+    "long": number,
+    "bytes": sized,
+    "string": text,
+}
+
+
+def fixed(size: int) -> Write:
+    """Bytes of one size."""
+
+    def write(value: bytes) -> bytes:
+        if len(value) != size:
+            raise ValueError(f"{size} bytes")
+        return bytes(value)
+
+    return write
+
+
+def choice(symbols: Sequence[str]) -> Write:
+    """A symbol of an enum."""
+    return {symbol: number(index) for index, symbol in enumerate(symbols)}.__getitem__
+
+
+def optional(write: Write) -> Write:
+    """A union of null and a value."""
+    return lambda value: b"\0" if value is None else b"\2" + write(value)
+
+
+def array(write: Write) -> Write:
+    """Items: one block, and the zero that ends it."""
+
+    def items(values: Sequence[Any]) -> bytes:
+        count = len(values)
+        return b"%b%b\0" % (number(count), b"".join(map(write, values))) if count else b"\0"
+
+    return items
+
+
+def record(fields: Sequence[Write], parts: Callable[[Any], Iterable[Any]]) -> Write:
+    """The ``parts`` of a value as the fields, one behind the other."""
+    return lambda value: b"".join([write(part) for write, part in zip(fields, parts(value), strict=True)])
