@@ -306,7 +306,7 @@ TARGETS = (
     Target("commands", ("wire.commands.decode_command",), command, (), _commands),
     Target(
         "requests",
-        ("wire.records.decode_request", "wire.records.decode_requests"),
+        ("wire.records.decode_request", "wire.records.decode_requests", "wire.mapping.Mapper.decode"),
         request,
         (WireError,),
         _requests,
