@@ -31,6 +31,7 @@ from ringlog.log.topics import (
 from ringlog.log.watch import Lost
 from ringlog.private import FolderUnusable, private_folder, private_process, refused_by_files
 from ringlog.protocol.roles import ROLES, Role
+from ringlog.runtime.collector import rarely_collect
 from ringlog.runtime.kafka_config import BadKafkaConfig
 from ringlog.runtime.logs import get_logger, setup_logs
 from ringlog.runtime.settings import ProcessSettings
@@ -97,6 +98,7 @@ def _run_agent(role: str, settings: ProcessSettings) -> End:
         if refused is None:
             raise
         return End(CRASHED, f"not started: {refused.code}: {refused}")
+    rarely_collect()
     return agent.execute()
 
 

@@ -61,6 +61,7 @@ Every state id lies above its predecessor: one near the greatest of all would be
 _new_context: Final = maker_of(EntryContext)
 _new_outcome: Final = maker_of(Outcome)
 _new_applied: Final = maker_of(Applied)
+_new_folded: Final = maker_of(Folded)
 
 
 def fold(state: ClusterState, item: Entry | UnreadableEntry) -> Folded:
@@ -101,12 +102,12 @@ def _on_the_chain(state: ClusterState, entry: Entry) -> Folded:
         return _unchanged(state, OutcomeKind.REFUSED, broken.code, broken.detail)
     context = _new_context(state.epoch + 1, entry.state_id, max(state.time, entry.at))
     match decide(state, command, context):
+        case Accepted(decided):
+            after = _applied(state, decided, entry, context)
+            return _new_folded(after, _new_outcome(OutcomeKind.APPLIED, context.epoch, "", ""))
         case Rejected(code, detail):
             kind = OutcomeKind.HALT if code == DEFECT else OutcomeKind.REFUSED
             return _unchanged(state, kind, code, detail)
-        case Accepted(decided):
-            after = _applied(state, decided, entry, context)
-            return Folded(after, _new_outcome(OutcomeKind.APPLIED, context.epoch, "", ""))
 
 
 def _broken_identity(state: ClusterState, entry: Entry) -> Rejected | None:

@@ -7,7 +7,6 @@ and the node acknowledges what both have.
 from __future__ import annotations
 
 import contextlib
-import gc
 import threading
 
 from ringlog.client.peers import Peers, StatusPages
@@ -27,6 +26,7 @@ from ringlog.node.register_host import RegisterHost
 from ringlog.node.row_stream import RowPull
 from ringlog.node.tries import Tries
 from ringlog.runtime.clock import Clock
+from ringlog.runtime.collector import rarely_collect
 from ringlog.runtime.logs import get_logger
 from ringlog.wire.data import StatusReply
 
@@ -74,7 +74,7 @@ class DataSide:
 
     def start(self, replica: LogReplica, news: threading.Event) -> None:
         """Follow the log and answer; ``news`` is set when there may be more to acknowledge."""
-        keep_from_collections()
+        rarely_collect()
         self._thread = threading.Thread(target=self._follow, args=(replica, news), name="registers", daemon=True)
         self._thread.start()
         self._server.start()
@@ -131,12 +131,3 @@ class DataSide:
 
     def _newer(self, state: ClusterState) -> ClusterState | None:
         return state if state.epoch > self._state.epoch else None
-
-
-def keep_from_collections() -> None:
-    """Have the cyclic garbage collector leave alone what there is by now: it stays for as long as the process.
-
-    Nobody is answered during a full collection, and it would walk through all of it.
-    """
-    gc.collect()
-    gc.freeze()
