@@ -67,9 +67,6 @@ def _functions(tree: ast.Module) -> Iterator[tuple[str, ast.AST]]:
             yield from ((name, ast.Pass()) for name in made)
         elif isinstance(node, ast.ClassDef):
             yield from ((f"{node.name}.{each.name}", each) for each in node.body if isinstance(each, ast.FunctionDef))
-        elif isinstance(node, ast.Assign):  # of functions that another one made
-            names = [one.id for target in node.targets for one in ast.walk(target) if isinstance(one, ast.Name)]
-            yield from ((name, ast.Pass()) for name in names)
 
 
 def _calls_one(body: ast.AST) -> bool:
