@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from tests.system.test_node_cluster import World
 from typer.testing import CliRunner, Result
 
 from ringlog.cli.main import app
+from ringlog.kernel.commands.schema import CreateTable
+from ringlog.kernel.values import CdcOptions, Column
 from ringlog.stack import StackInfo
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
@@ -102,3 +105,11 @@ def test_a_day_of_an_operator(world: World) -> None:
     world.nodes.pop("n3")
     world.await_rows()
     world.check_answers()
+
+    # What is written to a table of these nodes is there for who names its position.
+    columns = (Column("k", "text"), Column("n", "int"), Column("v", "text"))
+    table = CreateTable("ks", "seats", str(uuid.uuid4()), columns, ("k",), ("n",), CdcOptions(enabled=False))
+    world.agents.client.submit(table)
+    put = json.loads(done("data", "put", "ks.seats", "seat", "5", "--set", "v=taken", "--json"))
+    for more in (("--at", put["position"], "--level", "ALL"), ()):
+        assert json.loads(done("data", "rows", "ks.seats", "seat", "--json", *more))["rows"] == [{"n": 5, "v": "taken"}]

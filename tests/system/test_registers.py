@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.kernel.entries import uuid
 from tests.system.agents_world import AgentsWorld, until
 from tests.system.registers_cluster import Harm, RegistersCluster
 from tests.system.registers_load import KEYSPACE, Load
@@ -20,9 +19,8 @@ from ringlog.client.coordinator import Coordinator
 from ringlog.client.plans import Level
 from ringlog.kernel.commands.keyspaces import AlterKeyspace, CreateKeyspace
 from ringlog.kernel.commands.movements import Leave, Move
-from ringlog.kernel.commands.schema import CreateTable
 from ringlog.kernel.operations.stages import WRITE_BOTH_READ_NEW, WRITE_BOTH_READ_OLD
-from ringlog.kernel.values import CdcOptions, Column, Replication
+from ringlog.kernel.values import Replication
 from ringlog.stack import StackInfo
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
@@ -82,17 +80,3 @@ def test_movements_under_load_with_kills_lose_nothing(world: RegistersCluster) -
     assert cli(world, "delete", KEYSPACE, "app0-0").returncode == 0
     gone = cli(world, "read", KEYSPACE, "app0-0")
     assert (gone.returncode, gone.stderr.split(":")[0]) == (1, "nothing_there")
-    rows_at_a_position(world)
-
-
-def rows_at_a_position(world: RegistersCluster) -> None:
-    """What is written to a table of the same nodes is there for who names its position."""
-    columns = (Column("k", "text"), Column("n", "int"), Column("v", "text"))
-    world.submit(CreateTable(KEYSPACE, "t", uuid(1, space=9), columns, ("k",), ("n",), CdcOptions(enabled=False)))
-    put = cli(world, "put", f"{KEYSPACE}.t", "seat", "5", "--set", "v=taken", "--json")
-    assert put.returncode == 0, put.stderr
-    position = json.loads(put.stdout)["position"]
-    for more in (("--at", position, "--level", "ALL"), ()):
-        found = cli(world, "rows", f"{KEYSPACE}.t", "seat", "--json", *more)
-        assert found.returncode == 0, found.stderr
-        assert json.loads(found.stdout)["rows"] == [{"n": 5, "v": "taken"}]
