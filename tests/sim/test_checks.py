@@ -31,7 +31,7 @@ FOUND_BY = {
     "locks_not_taken": "locks",
     "streams_from_any_replica": "stages",
     "publication_not_awaited": "stages",
-    "ack_before_adopted": "ack",
+    "ack_before_adopted": "served_below_ack",
     "ack_before_disk": "ack",
     "rows_stay_after_loss": "rows",
     "report_counts_parts": "rows",
