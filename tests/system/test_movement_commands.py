@@ -105,11 +105,15 @@ def test_a_day_of_an_operator(world: World) -> None:
     world.nodes.pop("n3")
     world.await_rows()
     world.check_answers()
+    rows_are_there_for_who_names_their_position(typed, world)
 
-    # What is written to a table of these nodes is there for who names its position.
+
+def rows_are_there_for_who_names_their_position(typed: Typed, world: World) -> None:
     columns = (Column("k", "text"), Column("n", "int"), Column("v", "text"))
     table = CreateTable("ks", "seats", str(uuid.uuid4()), columns, ("k",), ("n",), CdcOptions(enabled=False))
     world.agents.client.submit(table)
-    put = json.loads(done("data", "put", "ks.seats", "seat", "5", "--set", "v=taken", "--json"))
+    put = json.loads(typed.done("data", "put", "ks.seats", "seat", "5", "--set", "v=taken", "--json"))
     for more in (("--at", put["position"], "--level", "ALL"), ()):
-        assert json.loads(done("data", "rows", "ks.seats", "seat", "--json", *more))["rows"] == [{"n": 5, "v": "taken"}]
+        assert json.loads(typed.done("data", "rows", "ks.seats", "seat", "--json", *more))["rows"] == [
+            {"n": 5, "v": "taken"}
+        ]
