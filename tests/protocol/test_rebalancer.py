@@ -26,7 +26,7 @@ from ringlog.protocol.zone_groups import Words, awaited, not_returned, words_of
 from ringlog.wire.ids import time_of
 from ringlog.wire.records import NodeAck
 from tests.kernel.entries import applied
-from tests.kernel.zones.scenes import done, down, ids, letter, partition, reset, shown, tried, with_zone
+from tests.kernel.zones.scenes import done, down, ids, letter, moved, partition, reset, shown, tried, trigger, with_zone
 
 
 class Late(NoRows):
@@ -151,6 +151,20 @@ def test_a_step_to_a_dead_node_gives_way_to_what_is_planned_and_only_to_that() -
     state, asked = led(done(state, AlterZone("z", replicas=1)), alive)
     assert asked == ["TriggerRebalance", "CancelRebalance", "FinishCancel"]
     assert not partition(state).pending
+
+
+def test_a_step_whose_voters_are_lost_gives_way_to_what_is_planned() -> None:
+    """Nobody comes with it: the only voter that it leaves is one of those before, and dies."""
+    state = done(led(with_zone("ABC", replicas=3), "ABC")[0], AlterZone("z", replicas=1))
+    state = done(state, trigger(state))
+    dead = shown(partition(state).pending[0])
+    alive = "".join(sorted(set("ABC") - {dead}))
+    state = applied(state, *down(dead))
+    assert led(state, alive)[1] == [], "it may come back"
+    state, asked = led(moved(state, alive), alive)
+    assert asked[:2] == ["CancelRebalance", "FinishCancel"]
+    assert not partition(state).pending
+    assert shown(partition(state).stable) in alive
 
 
 @pytest.mark.parametrize("mode", ["strong", HIGH_AVAILABILITY])

@@ -12,8 +12,8 @@ ResetPartitions    the zone is highly available, a partition has no quorum of vo
 FinishCancel       a cancel is open, and the step is applied (``already_new``), or undone (``rolled_back``)
 SwitchStable       the step is applied
 CancelRebalance    a node that the step brings in says that its replica can never follow it; or that node is not alive,
-                   or a node cannot get tablets that it must have, and another target is planned: so that this one's
-                   turn comes
+                   or of the voters after the step too few are, or a node cannot get tablets that it must have, and
+                   another target is planned: so that this one's turn comes
 TriggerRebalance   something has changed where partitions belong, and some of them have not acted on it. In a highly
                    available zone that is also a node that is up again, or down
 MigrateTablets     tablets of zones are not where their partitions have them (``protocol.zone_tablets``)
@@ -118,13 +118,16 @@ def _on_its_way(known: RebalancerView, partition: ZonePartition) -> Iterator[Com
         why = f"the replica on {', '.join(_names(known.state, broken))} can never follow it"
         yield CancelRebalance(name, number, revision, why[:REASON_LENGTH_MAX])
     elif partition.planned is not None and (dead := _helpless(known.state, partition)):
-        why = f"{', '.join(dead)} cannot come, and another target is planned"
+        why = f"{', '.join(dead)} cannot follow, and another target is planned"
         yield CancelRebalance(name, number, revision, why[:REASON_LENGTH_MAX])
 
 
 def _helpless(state: ClusterState, partition: ZonePartition) -> list[str]:
     """The names of those whom the pending step waits for in vain."""
-    return sorted({*_dead(state, coming(partition)), *unfillable(state, partition)})
+    voters = partition.pending[0].peers
+    gone = _dead(state, voters)
+    lost = gone if 2 * len(gone) >= len(voters) else []
+    return sorted({*_dead(state, coming(partition)), *lost, *unfillable(state, partition)})
 
 
 def _dead(state: ClusterState, nodes: Iterable[NodeId]) -> list[str]:
