@@ -38,7 +38,8 @@ def test_a_lost_entry_is_sent_again_with_those_after_it(
     chain = chain_of(replica.state)
     assert commit(log, replica, chain, resend_s=QUICK_S).fates == (APPLIED,) * 3
     sent = tuple(encoded.data for encoded in chain.entries)
-    assert log.appends == [sent, sent[1:]], "identical, in order, and only what was open"
+    assert log.appends[:2] == [sent, sent[1:]], "identical, in order, and only what was open"
+    assert all(records == sent[-len(records) :] for records in log.appends[2:]), "as often as it takes"
     assert replica.counts[OutcomeKind.STALE] == 1, "the third came before the second"
 
 
@@ -50,7 +51,8 @@ def test_an_entry_that_lands_late_has_no_second_effect(
     before = replica.read_barrier()
     assert log.release() == 2
     assert replica.read_barrier() is before
-    assert replica.counts[OutcomeKind.DUPLICATE] == 2
+    again = sum(len(records) for records in log.appends[2:])
+    assert replica.counts[OutcomeKind.DUPLICATE] == 2 + again, "none, unless this process was held up"
 
 
 def test_a_late_entry_may_win_over_its_copy(log: FaultyLog, replica: LogReplica, chain_of: ChainMaker) -> None:
@@ -68,7 +70,7 @@ def test_a_late_entry_may_win_over_its_copy(log: FaultyLog, replica: LogReplica,
 
 def test_a_lost_answer_is_no_second_entry(log: FaultyLog, replica: LogReplica, chain_of: ChainMaker) -> None:
     log.plan(Fault(answer_lost=True))
-    assert commit(log, replica, chain_of(replica.state), resend_s=QUICK_S).fates == (APPLIED,) * 3
+    assert commit(log, replica, chain_of(replica.state), resend_s=30).fates == (APPLIED,) * 3
     assert len(log.appends) == 1, "the log itself gave the answer"
 
 

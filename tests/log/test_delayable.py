@@ -183,7 +183,7 @@ def test_a_held_commit_is_a_record_on_its_way(world: World, chain_of: ChainMaker
     chain = chain_of(world.plain.state)
     world.hold(COMMIT, ("validator",), request_id=chain.entries[1].entry.request_id)
     with pytest.raises(FateOpen) as caught:
-        commit(log, replica, chain, timeout_s=2, resend_s=QUICK_S)  # long enough for the first
+        commit(log, replica, chain, timeout_s=4, resend_s=QUICK_S)  # long enough for the first
     assert caught.value.judged == (Fate.APPLIED, Fate.OPEN, Fate.OPEN)
     held = world.control.await_held("r", "validator")
     assert (held.where, held.kind, held.offset, held.behind) == (COMMIT, "Noop", None, 1)
