@@ -108,7 +108,7 @@ MUTANTS: tuple[Mutant, ...] = (
         '(rows.unknown_column, "unknown_column"),',
         "",
         "a write with a column that its table has not becomes a row",
-        10,
+        60,
     ),
     Mutant(
         "nodes_keep_any_column",
