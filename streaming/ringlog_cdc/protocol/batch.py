@@ -156,7 +156,8 @@ def start(promises: Promises) -> Steps[Epoch]:
         raise source_in_use(held_source(other, source))
     before = state.writers.get(name)
     is_new = yield ClaimCheckpoint(state, is_lost(before))
-    if is_cut_off((yield OfChain(PlanChain.undone)), state):
+    undone = yield OfChain(PlanChain.undone)
+    if is_cut_off(undone, state):
         raise cut_off(name)
     recovers = yield CheckCheckpoint(state)
     try:
@@ -165,7 +166,10 @@ def start(promises: Promises) -> Steps[Epoch]:
         if is_new and error.code == "source_in_use":
             yield GiveUpClaim()
         raise
-    ended = set(promises.mine((yield Newest())).ended)
+    registered = yield Newest()
+    if is_cut_off(undone, registered):
+        raise cut_off(name)  # a fence and a close came after the look; from here on none closes without this writer
+    ended = set(promises.mine(registered).ended)
     earlier = {*before.ended, before.incarnation} if before is not None else set()
     if is_new and not ended - earlier <= set(promises.tried):
         # Another driver claimed another empty checkpoint under this name at the same time, and was faster.

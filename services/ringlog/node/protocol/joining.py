@@ -19,6 +19,7 @@ from ringlog.protocol.answers import AppliedResult, RejectedResult, Submitted, d
 from ringlog.protocol.draw import Draw
 from ringlog.protocol.effects import CatchUp, Newest, Steps
 from ringlog.protocol.submission import insist
+from ringlog.protocol.validator_values import FORGOTTEN
 
 JOIN_RETRIED = (
     "range_locked",
@@ -101,6 +102,8 @@ def _answered(command: Command, draw: Draw) -> Steps[Submitted]:
 
 def _wait(command: Command, answer: RejectedResult) -> Steps[None]:
     """Wait before another try; raises NodeFailed if none gets over the rejection."""
+    if answer.code == FORGOTTEN:
+        return  # nothing was decided: the next try is another request
     if answer.code not in JOIN_RETRIED:
         raise NodeFailed(f"{type(command).__name__}: {describe(answer)}")
     yield After(answer.epoch)
