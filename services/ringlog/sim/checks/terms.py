@@ -32,6 +32,7 @@ class Terms(Check):
         self._last = 0
         self._rejected: dict[tuple[str, str], Result] = {}
         self._applied: set[str] = set()
+        self._forgotten: set[str] = set()
         self._floor = 0
 
     def begin(self, state: ClusterState) -> None:
@@ -73,7 +74,10 @@ class Terms(Check):
             key = (result.request_id, result.digest)
             first = self._rejected.setdefault(key, result)
             # Who gave a request up has taken its id, with a Noop: from then on it is another command's.
-            withdrawn = result.code == "request_id_reused" and result.request_id in self._applied
+            # So has who asked for another command under it when the answer to the first one was forgotten.
+            self._forgotten |= {result.request_id} if forgotten else set()
+            taken = result.request_id in self._applied or result.request_id in self._forgotten
+            withdrawn = result.code == "request_id_reused" and taken
             if first.code != result.code and not withdrawn and not forgotten:
                 self.sim.broken("answers", f"{result.request_id} was rejected as {first.code} and as {result.code}")
         self._read = partition.visible
