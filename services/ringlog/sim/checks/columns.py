@@ -110,9 +110,11 @@ class Columns(Check):
                 continue
             names = self._names(table)
             given = [(self._number(cell.value), cell.value) for cell in row.cells if cell.value is not None]
-            wanted = {names[number]: value for number, value in given if number in names}
+            # The operator's columns have types of their own, in which the words of this load are not readable.
+            words = {column.name for column in table.columns if column.type == "text"}
+            wanted = {names[number]: value for number, value in given if names.get(number) in words}
             shown = TableTypes(table_change(table, row.epoch)).row(row)
-            seen = {name: str(value).encode() for name, value in shown.values.items()}
+            seen = {name: str(value).encode() for name, value in shown.values.items() if name in words}
             if seen != wanted:
                 self.sim.broken("columns", f"a row of epoch {row.epoch} shows {seen} by {table.version}, not {wanted}")
             self.sim.did["columns", "seen in the CDC log"] += len(seen)
