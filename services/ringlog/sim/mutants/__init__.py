@@ -67,5 +67,21 @@ RARE: tuple[Mutant, ...] = (
         "a part that a fence has cut off is carried out under closed generations: rows with letters beside them",
         0,
     ),
+    Mutant(
+        "cut_off_after_the_look",
+        "ringlog_cdc.protocol.batch",
+        "if is_cut_off(undone, registered):",
+        "if is_cut_off((), registered):",
+        "a fence and a close between a job's look at the log and its registration go unnoticed",
+        0,
+    ),
+    Mutant(
+        "forgotten_answer_is_final",
+        "ringlog.node.protocol.joining",
+        "if answer.code == FORGOTTEN:",
+        'if answer.code == "":',
+        "a node whose answer was forgotten takes that for a refusal, and ends",
+        0,
+    ),
 )
 """Defects that were met once in thousands of seeds. They are in no table: the saved script finds them."""
