@@ -24,7 +24,6 @@ BY_NAME = ["decide_*"]
 HOOKS = {
     "a role's thread, imported by its name when the role starts": {
         "BalancerThread",
-        "RebalancerThread",
         "CoordinatorThread",
         "KeeperThread",
         "PublisherThread",

@@ -53,6 +53,10 @@ _SHELLS = "ringlog.agents.shells"
 
 def _worker_of(role: Role) -> Callable[[ProcessSettings, Acknowledge, Ended], RoleWorker]:
     """What makes a worker of a role. A process loads the role that it is, and nothing of the others."""
+    if role.steps:
+        from ringlog.agents.shells.acks import PlainThread
+
+        return partial(PlainThread, role)
     module = importlib.import_module(f"{_SHELLS}.{role.name}")
     made: Callable[[ProcessSettings, Acknowledge, Ended], RoleWorker] = getattr(
         module, f"{role.name.capitalize()}Thread"

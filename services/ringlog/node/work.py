@@ -14,7 +14,7 @@ clean, resize        nothing is streamed: cells and rows go with the epoch that 
 A *space* is what registers are named in: a keyspace, or ``keyspace.table`` where the keyspace is in tablets. What is
 streamed belongs to a *replication*: a setting of the token ring, or the table whose tablets they are.
 
-Source: seeds/000, "Topology guards"; ScyllaDB, ``session_manager``.
+Source: ScyllaDB, ``docs/dev/topology-over-raft.md``, "Topology guards", and ``session_manager``.
 """
 
 from __future__ import annotations

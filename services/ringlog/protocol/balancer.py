@@ -10,7 +10,7 @@ It plans when the coordinator has nothing to do for a node operation, on every e
 entry that changes tablets), when reports come, and after each plan that was not empty. Reports age by the broker's time
 of the newest one, so its own clock moves nothing; while all nodes are silent their last words stand.
 
-Source: seeds/000, "Load balancing".
+Source: ScyllaDB, ``docs/dev/topology-over-raft.md``, "Load balancing".
 """
 
 from __future__ import annotations

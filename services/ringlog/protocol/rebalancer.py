@@ -7,7 +7,7 @@ its term in the log is all the fence it needs.
 
 While a timer runs nothing happens that would wake it: it looks at the clock whenever its driver lets it look around.
 
-Source: seeds/002, the placement driver.
+Source: Ignite 3's design of the rebalance, the placement driver.
 """
 
 from __future__ import annotations

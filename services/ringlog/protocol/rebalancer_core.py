@@ -24,7 +24,7 @@ what it was decided on (a cause, a revision), so one that comes twice, late, or 
 refused, or changes nothing. An instance that takes over knows all that the one before it knew: the state, and the last
 word of each node, which the topic keeps.
 
-Source: seeds/002 (the placement driver), with the corrections of decision 68.
+Source: Ignite 3's design of the rebalance (the placement driver), with the corrections of decision 68.
 """
 
 from __future__ import annotations

@@ -1,15 +1,18 @@
 """The roles of agents: a line each. Agents, supervisor, simulator, demo, status and clean-up take them from here.
 
-A role's protocol is a module of this room. It has a shell of its name in ``agents.shells``, and a worker in the
-simulator.
+A role's protocol is a module of this room. One that hears acknowledgements and asks the validator needs nothing else.
+One with effects of its own has a shell of its name in ``agents.shells``, and a worker in the simulator.
 """
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 from ringlog.kernel.changes import CHANGE_TOPICS, EPOCHS
+from ringlog.protocol.effects import Steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +21,8 @@ class Role:
 
     ``source``: the topic whose partition says which instance tries to act; ``reset``: where a new group begins to read
     it; ``uses``: the other topics that the role cannot do without. ``is_optional``: a cluster goes on without it, and
-    simulated ones have it only where a script asks for it.
+    simulated ones have it only where a script asks for it. ``steps``: the generator in ``ringlog.protocol.<name>`` of a
+    role that hears acknowledgements and asks the validator, and needs no other effect; empty: it has a shell.
     """
 
     name: str
@@ -26,6 +30,13 @@ class Role:
     reset: str = "latest"
     uses: tuple[str, ...] = ()
     is_optional: bool = False
+    steps: str = ""
+
+    def protocol(self) -> Callable[[], Steps[None]]:
+        """The steps of a role that has no shell, one term long."""
+        assert self.steps, f"{self.name} has a shell"
+        made: Callable[[], Steps[None]] = getattr(importlib.import_module(f"ringlog.protocol.{self.name}"), self.steps)
+        return made
 
 
 _ROWS: Final = (
@@ -34,7 +45,7 @@ _ROWS: Final = (
     Role("publisher", "metadata", uses=("schemas", *CHANGE_TOPICS)),
     Role("keeper", "metadata"),
     Role("balancer", "load", "earliest", ("requests", "results"), is_optional=True),
-    Role("rebalancer", "acks", "earliest", ("requests", "results"), is_optional=True),
+    Role("rebalancer", "acks", "earliest", ("requests", "results"), is_optional=True, steps="rebalance"),
 )
 
 ROLES: Final = {role.name: role for role in _ROWS}

@@ -19,7 +19,8 @@ acts under the configuration before the step alone: two primaries can never be c
 what it acts under. That the nodes that come must have answered is the await-replica gate. A step is **undone** when a
 majority of the voters before it have said *returned*.
 
-Source: seeds/002, "Wait for the all needed replicas", "Failover logic" and "Cancel an ongoing rebalance process".
+Source: Ignite 3's design of the rebalance, "Wait for the all needed replicas", "Failover logic" and
+"Cancel an ongoing rebalance process".
 """
 
 from __future__ import annotations

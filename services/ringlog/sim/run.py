@@ -34,6 +34,7 @@ from ringlog.protocol.roles import ROLES
 from ringlog.protocol.zone_groups import words_of
 from ringlog.sim import respelling, truncating
 from ringlog.sim.actors.acks import heard as acks_heard
+from ringlog.sim.actors.acks import plain_worker
 from ringlog.sim.actors.balancer import BalancerWorker, heard
 from ringlog.sim.actors.cdc_job import SECOND_HOST, SimCdcJob
 from ringlog.sim.actors.consumer import SimConsumer
@@ -46,7 +47,6 @@ from ringlog.sim.actors.node import SimNode
 from ringlog.sim.actors.outsider import SimOutsider
 from ringlog.sim.actors.producer import SimProducer
 from ringlog.sim.actors.publisher import PublisherWorker
-from ringlog.sim.actors.rebalancer import RebalancerWorker
 from ringlog.sim.actors.role import Worker, member
 from ringlog.sim.actors.row_reads import WRITTEN
 from ringlog.sim.actors.row_reads import operate as read_rows
@@ -100,9 +100,11 @@ _SHELLS: tuple[type[Worker], ...] = (
     PublisherWorker,
     KeeperWorker,
     BalancerWorker,
-    RebalancerWorker,
 )
-WORKERS: dict[str, type[Worker]] = {shell.role: shell for shell in _SHELLS}
+WORKERS: dict[str, type[Worker]] = {
+    **{shell.role: shell for shell in _SHELLS},
+    **{row.name: plain_worker(row) for row in ROLES.values() if row.steps},
+}
 
 
 def workers_of(script: Script) -> tuple[type[Worker], ...]:
@@ -147,8 +149,9 @@ class Run:
         self.nodes: dict[str, SimNode] = {}
         self.by_id: dict[str, SimNode] = {}
         self.sim.shared["nodes"] = self.by_id
-        self.sim.shared["balances"] = BalancerWorker in workers_of(script)
-        self.sim.shared["rebalances"] = RebalancerWorker in workers_of(script)
+        roles = {worker.role for worker in workers_of(script)}
+        self.sim.shared["balances"] = "balancer" in roles
+        self.sim.shared["rebalances"] = "rebalancer" in roles
         self.sim.shared["replicas"] = set()
         asked = {action.what for action in script.actions}
         self.sim.shared["keeps_rows"] = "keep_rows" in asked

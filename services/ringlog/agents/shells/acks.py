@@ -1,14 +1,20 @@
-"""What the threads share that hear nodes' acknowledgements: all that there are, then what faust brings."""
+"""What the threads share that hear nodes' acknowledgements: all that there are, then what faust brings.
+
+A role that needs no other effect has no thread of its own: its row in ``protocol.roles`` names its steps.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from ringlog.agents.contract import Acknowledge, Ended
 from ringlog.agents.shells.asking import WAITS_S, AskingThread
 from ringlog.agents.shells.role import Offered
 from ringlog.log.kafka import KafkaLog
 from ringlog.log.topics import ACKS
 from ringlog.protocol.coordinator import NewAcks, ReadAcks, Wait
+from ringlog.protocol.roles import Role
+from ringlog.runtime.settings import ProcessSettings
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import NodeAck, decode_node_ack
 
@@ -42,3 +48,17 @@ class AcksThread(AskingThread):
                 yield offset, decode_node_ack(value)
             except WireError as error:
                 self.seldom.warn("unreadable_ack", offset=offset, why=str(error))
+
+
+class PlainThread(AcksThread):
+    """One instance of a role without a shell."""
+
+    def __init__(self, row: Role, settings: ProcessSettings, acknowledge: Acknowledge, ended: Ended) -> None:
+        self.role = row.name
+        self._protocol = row.protocol()
+        super().__init__(settings, acknowledge, ended)
+
+    def ask(self) -> None:
+        """Perform the protocol, for ever."""
+        self.hear()
+        self.driver.carry_out(self._protocol())

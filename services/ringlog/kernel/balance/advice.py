@@ -9,7 +9,8 @@ A table's bytes are those of one replica of each tablet: the most that any node 
 report less than there is. They are known when every tablet was reported by somebody. Where a replication names no
 datacenters, its replicas in a datacenter are counted.
 
-Source: seeds/000, "Load balancing"; ScyllaDB, ``service/tablet_allocator.cc`` (make_plan, make_resize_plan).
+Source: ScyllaDB, ``docs/dev/topology-over-raft.md``, "Load balancing", and ``service/tablet_allocator.cc``
+(make_plan, make_resize_plan).
 """
 
 from __future__ import annotations

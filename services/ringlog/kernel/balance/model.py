@@ -7,7 +7,7 @@ receive, so what it has is rebuilt elsewhere from other replicas.
 A plan is an **increment**: at most one migration of each tablet. It is asked for again, with what runs counted as
 done, until it is empty.
 
-Source: ScyllaDB, ``service/tablet_allocator.cc``; seeds/000, "Load balancing".
+Source: ScyllaDB, ``service/tablet_allocator.cc`` and ``docs/dev/topology-over-raft.md``, "Load balancing".
 """
 
 from __future__ import annotations

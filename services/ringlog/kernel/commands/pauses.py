@@ -15,7 +15,7 @@ What runs goes on to its end. ``balancing`` and ``splits`` bind the balancer alo
 still move and split by hand. A refusal names the pause. Only ``balancing``, ``splits`` and ``repairs`` can be limited
 to a keyspace or a table.
 
-Source: seeds/000; ScyllaDB's switch of the tablet balancer.
+Source: ScyllaDB's switch of the tablet balancer.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ While it goes on:
 
 Nothing else differs. Epochs count on, and every entry has its predecessor.
 
-Source: CEP-21, "Failure Recovery"; seeds/001, "Group 0 schema versioning".
+Source: CEP-21, "Failure Recovery"; ScyllaDB, ``docs/dev`` on Raft, "Group 0 schema versioning".
 """
 
 from __future__ import annotations

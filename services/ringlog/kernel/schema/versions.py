@@ -6,7 +6,8 @@ the log is not what vouches for the state: there each is the SHA-256 of what it 
 
 ``by_log_or_digest`` is asked behind every rule, so that no rule has to know of it.
 
-Source: seeds/001, "Group 0 schema versioning": in recovery mode the old behaviour, hashes, is forced.
+Source: ScyllaDB, ``docs/dev`` on Raft, "Group 0 schema versioning": in recovery mode the old behaviour,
+hashes, is forced.
 """
 
 from __future__ import annotations

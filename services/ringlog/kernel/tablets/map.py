@@ -15,7 +15,7 @@ One million tablets are one value, of which the next one shares all but what cha
 
 ``Tablet`` and ``TabletReplica`` are what a map gives, not what it holds.
 
-Source: ScyllaDB, ``locator/tablets.cc``; seeds/000, "Tablet migration".
+Source: ScyllaDB, ``locator/tablets.cc`` and ``docs/dev/topology-over-raft.md``, "Tablet migration".
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ with which the stage began. A report of another session moves nothing, and a nod
 a pending one that is dead before ``use_new`` is a reason to turn back; from then on there is no way but forward, and
 the tablet is rebuilt afterwards. Within one node nobody turns back from ``write_both_read_new``.
 
-Source: seeds/000, "Tablet migration"; ScyllaDB, ``docs/dev/topology-over-raft.md``.
+Source: ScyllaDB, ``docs/dev/topology-over-raft.md``, "Tablet migration".
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Both change who serves what, and share gates and fences. So either tablets are i
 and lets those that run end. One that *drains*, whose node leaves while it still has tablets, is passed over: it waits
 for transitions, and they may start.
 
-Source: seeds/000, "Load balancing"; ScyllaDB's ``paused_requests``.
+Source: ScyllaDB, ``docs/dev/topology-over-raft.md``, "Load balancing", and its ``paused_requests``.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from ringlog.kernel.values import Micros
 from ringlog.protocol.coordinator import NewAcks, ReadAcks, Wait
 from ringlog.protocol.role import Accept
+from ringlog.protocol.roles import Role
 from ringlog.sim.actors.asking import AFTER_REFUSAL_US, AskingWorker
 from ringlog.sim.actors.role import NEWS_US
 from ringlog.sim.broker import ACKS, SimRecord, SimTail
@@ -63,6 +64,21 @@ class AcksWorker(AskingWorker):
     def _take_acks(self, records: list[SimRecord]) -> None:
         self._inbox.extend(records)
         self.replica.changed.fire()
+
+
+def plain_worker(row: Role) -> type[AcksWorker]:
+    """The workers of a role without a shell: its row names its steps."""
+
+    class PlainWorker(AcksWorker):
+        """One instance of it."""
+
+        role = row.name
+
+        def work(self) -> Step:
+            """Perform the protocol, for ever."""
+            return self.replica.perform(row.protocol()())
+
+    return PlainWorker
 
 
 def heard(records: list[SimRecord]) -> list[tuple[int, NodeAck]]:
