@@ -53,6 +53,16 @@ def test_looking_at_a_file_in_place_of_a_folder(
         assert capsys.readouterr().err.startswith(f"file_unusable: {tmp_path / FILE}/settings.json: ")
 
 
+@pytest.mark.parametrize("page", ["/proc/ringlog.md", f"{FILE}/x", "no-folder/x", "."])
+def test_a_page_of_planted_bugs_that_cannot_be_written_is_refused_before_they_are_measured(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / FILE).touch()
+    monkeypatch.setattr("ringlog.sim.mutants.measure.measure_all", lambda *_: pytest.fail("it measures"))
+    assert ended(["sim", "mutants", "chain_not_checked", "--page", str(tmp_path / page)], monkeypatch) == 2
+    assert capsys.readouterr().err.startswith(f"bad_file: --page {tmp_path / page}: ")
+
+
 def test_a_context_that_cannot_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 
 from ringlog.kernel import counts
+from ringlog.kernel.changes import CHANGE_TOPICS
 from ringlog.kernel.commands.cdc import RequestCdcGeneration
 from ringlog.kernel.commands.cdc_writers import RegisterCdcWriter
 from ringlog.kernel.commands.cluster import TakeOver
@@ -17,7 +18,7 @@ from ringlog.kernel.commands.keyspaces import CreateKeyspace
 from ringlog.kernel.commands.nodes import DeclareDown, UnregisterNode, UpdateNode
 from ringlog.kernel.commands.pauses import PauseChanges
 from ringlog.kernel.commands.recovery import EnterRecovery, LeaveRecovery
-from ringlog.kernel.commands.schema import CreateTable, DropTable
+from ringlog.kernel.commands.schema import AlterTable, CreateTable, DropTable
 from ringlog.kernel.commands.user_types import CreateType
 from ringlog.kernel.commands.views import CreateIndex, CreateView
 from ringlog.kernel.commands.zones import CreateZone
@@ -25,12 +26,14 @@ from ringlog.kernel.counts import COUNTS_MAX
 from ringlog.kernel.fold import fold
 from ringlog.kernel.outcome import OutcomeKind
 from ringlog.kernel.state import PARTS, ClusterState
-from ringlog.kernel.values import Command, Replication, TypeField
+from ringlog.kernel.values import CdcOptions, Command, Replication, TypeField
+from ringlog.log.topics import TOPICS
 from ringlog.protocol.validator_values import ANSWERS_MAX
 from tests.kernel.entries import NODES, TABLE, applied, entry, founded, node, uuid, with_normal_nodes
 from tests.tidy.files import ROOT
 
 MOST = 3
+GUIDE = ROOT / "docs" / "guide" / "growth.md"
 
 
 def table(number: int) -> CreateTable:
@@ -44,6 +47,7 @@ def grown(part: str, number: int) -> list[Command]:
         "keyspaces": [CreateKeyspace(f"k{number}", Replication("simple", 1))],
         "pauses": [PauseChanges(("splits",), f"k{number}")],
         "recoveries": [EnterRecovery("lost", "ops"), LeaveRecovery("found", "ops")],
+        "past_ttls": [AlterTable("ks", "t", cdc=CdcOptions(enabled=True, ttl=TABLE.cdc.ttl - number))],
         "nodes": [node(number + 1), UnregisterNode(uuid(number + 1, space=2))],
         "requests": [RequestCdcGeneration(bytes(16), f"r{number}")],
         "terms": [TakeOver(f"role{number}", "x", 1)],
@@ -71,6 +75,8 @@ def start(part: str) -> ClusterState:
     if part == "keyspaces":
         return state
     state = applied(state, CreateKeyspace("ks", Replication("simple", 1)))
+    if part == "past_ttls":
+        return applied(state, TABLE)
     if part in ("views", "indexes"):
         return applied(state, *(table(number) for number in range(MOST + 2)))
     function = CreateFunction("ks", "f0", ("int",), ("s",), "int", "lua", "return s")
@@ -105,7 +111,29 @@ def test_every_part_that_has_a_bound_is_one_of_the_state() -> None:
 
 
 def test_the_guide_tells_the_bounds() -> None:
-    told = (ROOT / "docs" / "guide" / "growth.md").read_text(encoding="utf-8")
+    told = GUIDE.read_text(encoding="utf-8")
     for most, _ in COUNTS_MAX.values():
         assert re.search(rf"\b{most:,}\b", told), most
     assert f"{ANSWERS_MAX:,}" in told
+
+
+def cells(section: str) -> list[list[str]]:
+    """The rows of the table in a section of the guide."""
+    lines = GUIDE.read_text(encoding="utf-8").split(f"## {section}\n")[1].split("\n## ")[0].splitlines()
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| ")][1:]
+
+
+def quoted(rows: list[list[str]], column: int) -> list[str]:
+    return [name for row in rows for name in re.findall("`([^`]+)`", row[column])]
+
+
+def test_the_guide_has_a_bound_for_every_part_of_the_state() -> None:
+    """What a state holds, but for the scalars that say which one it is."""
+    one = {"cluster_id", "name", "epoch", "state_id", "time"}
+    assert set(quoted(cells("The state"), 2)) == {field.name for field in fields(ClusterState)} - one
+
+
+def test_the_guide_has_a_bound_for_every_topic() -> None:
+    told = quoted(cells("Topics"), 0)
+    assert sorted([*told, *CHANGE_TOPICS]) == sorted(spec.suffix for spec in TOPICS)
+    assert "change topics" in [row[0] for row in cells("Topics")]

@@ -58,3 +58,12 @@ def test_every_topic_with_times_of_our_own_takes_any() -> None:
     assert clock in ANY_CLOCK
     with pytest.raises(TopicMisconfigured, match=f"{clock} is 3600000"):
         checked(1, "1", message_timestamp_after_max_ms="3600000")
+
+
+def test_what_a_start_reads_whole_does_not_grow_for_a_week() -> None:
+    """A publisher that takes over reads every change topic: no compacted topic keeps what it replaces but ``schemas``,
+    which has a record for each schema that ever was.
+    """
+    compacted = [spec for spec in TOPICS if spec.required["cleanup.policy"] == "compact"]
+    slow = {spec.suffix for spec in compacted if int(spec.at_most.get("segment.ms", "604800000")) > 600_000}
+    assert slow == {"schemas"}

@@ -173,6 +173,24 @@ def test_a_torn_log_leaves_one_of_the_commits(tmp_path: Path) -> None:
     assert len(found) > 3
 
 
+def test_what_a_start_finds_in_the_log_is_in_the_file_before_anybody_learns_of_it(tmp_path: Path) -> None:
+    """After a failed sync the log may be in memory alone, and to sync it once more would say that all is well."""
+    path, left, alone = tmp_path / "rows.sqlite", tmp_path / "left", tmp_path / "alone"
+    store = DiskRows(path, NODE)
+    store.add(row(7))
+    store.commit(MARK)
+    for suffix in ("", "-wal"):
+        shutil.copy(f"{path}{suffix}", f"{left}{suffix}")
+    store.close()
+    found = DiskRows(left, NODE)
+    assert Path(f"{left}-wal").stat().st_size == 0
+    shutil.copy(left, alone)
+    found.close()
+    whole = DiskRows(alone, NODE)
+    assert (list(whole.versions(RING)), whole.mark) == ([row(7)], MARK)
+    whole.close()
+
+
 CHILD = """
 import sys
 from pathlib import Path

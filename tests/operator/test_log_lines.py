@@ -11,6 +11,7 @@ import pytest
 from ringlog.log.folding import FoldedRecord, follow
 from ringlog.log.port import LogRecord
 from ringlog.operator.log_lines import chosen, read_dump, write_dump
+from ringlog.private import FileUnusable
 from tests.agents.world import World
 
 
@@ -50,3 +51,11 @@ def test_a_dump_is_read_back_and_takes_the_place_of_the_one_before_only_when_it_
     with pytest.raises(ConnectionError):
         write_dump(path, broken())
     assert list(read_dump(path)) == kept
+
+
+@pytest.mark.parametrize("place", ["no-folder/x", "folder", "a-file/x"])
+def test_a_dump_that_cannot_be_written_says_where(place: str, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "a-file").touch()
+    with pytest.raises(FileUnusable, match=str(tmp_path / place)):
+        write_dump(tmp_path / place, records(1))

@@ -63,6 +63,8 @@ def mutants(
         chosen = [replace(mutant, seeds=min(mutant.seeds, most)) for mutant in chosen]
     if sample is not None:
         chosen = sorted(chosen, key=lambda mutant: zlib.crc32(f"{day}/{mutant.name}".encode()))[:sample]
+    if page is not None:
+        _can_be_written(page)
     results = sorted(_measured(chosen, jobs, quiet=as_json), key=lambda result: chosen.index(result.mutant))
     missed = [result for result in results if result.found is None]
     if page is not None:
@@ -74,6 +76,14 @@ def mutants(
         out.print(f"{len(results)} planted, {len(results) - len(missed)} found")
     if missed:
         raise typer.Exit(1)
+
+
+def _can_be_written(page: Path) -> None:
+    """To be known before the bugs are measured, for hours perhaps."""
+    try:
+        page.open("a", encoding="utf-8").close()
+    except OSError as error:
+        fail("bad_file", f"--page {page}: {error.strerror}", status=2)
 
 
 def _measured(chosen: list[Mutant], jobs: int, quiet: bool) -> Iterator[MutantMeasure]:

@@ -22,6 +22,7 @@ from ringlog.kernel.state import ClusterState
 COUNTS_MAX: Final[dict[str, tuple[int, str]]] = {
     "keyspaces": (10_000, "keyspaces"),
     "nodes": (100_000, "nodes, those included that left"),
+    "past_ttls": (10_000, "times to live, each shorter than the one before it, that CDC rows were promised"),
     "pauses": (10_000, "pauses"),
     "table_ids": (1_000_000, "tables, those included that were dropped"),
     "terms": (64, "roles of agents"),

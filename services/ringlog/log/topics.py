@@ -29,7 +29,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
-from ringlog.kernel.changes import CHANGE_TOPICS, EPOCHS
+from ringlog.kernel.changes import CHANGE_TOPICS
 from ringlog.log.errors import CopiesUndecided, LogUnavailable, TopicMisconfigured, TopicMissing
 from ringlog.runtime.kafka_config import connection
 from ringlog.runtime.logs import get_logger
@@ -52,8 +52,8 @@ _LARGE = {"max.message.bytes": str(RECORD_BYTES_MAX)}
 _DELETE = {"cleanup.policy": "delete"}
 _COMPACT = {"cleanup.policy": "compact"}
 _BRISK = {"segment.ms": "600000", "max.compaction.lag.ms": "600000", "min.cleanable.dirty.ratio": "0.1"}
-"""For compacted topics with some records a second, of which the newest of each key counts and which are read whole at
-every start: the segment in use is never compacted, and by default it is in use for a week."""
+"""For compacted topics that grow with what happens and are read whole at a start, as change topics are by a publisher
+that takes over: the segment in use is never compacted, and by default it is in use for a week, or a gigabyte long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ TOPICS: tuple[TopicSpec, ...] = (
     AGENTS,
     SNAPSHOTS,
     SCHEMAS,
-    *(_compacted(suffix, _BRISK if suffix == EPOCHS else None) for suffix in CHANGE_TOPICS),
+    *(_compacted(suffix, _BRISK) for suffix in CHANGE_TOPICS),
 )
 
 

@@ -14,7 +14,9 @@ leave behind.
 
 **A claim.** A file is believed after it was looked at: that it is ours, of this format, of this node and this cluster;
 pages are checked by SQLite as it meets them, and each row by its sum. What is wrong ends the node. After an error
-nothing is asked of the file again: nobody can say what is on the disk.
+nothing is asked of the file again: nobody can say what is on the disk. What the next start finds in the write-ahead log
+may come from memory alone, and to sync that log once more would say nothing, for the system counts pages as clean whose
+writing has failed. So all of it is copied into the file, and synced there, before anybody learns of it.
 
 **Size.** In memory are at most ``CACHE_KB`` and what SQLite needs for a transaction. Rows that are dropped leave pages
 that the next rows take; after a drop each commit gives some of them back to the file system.
@@ -50,6 +52,7 @@ LOG_PAGES: Final = 4_000
 """The write-ahead log is copied into the file when it has this number of pages."""
 LOG_BYTES: Final = 64 * 1024 * 1024
 """So much of it stays in the folder after a transaction that was larger."""
+ALL_INTO_THE_FILE: Final = "PRAGMA wal_checkpoint(TRUNCATE)"
 FREED_PAGES: Final = 1_000
 """Pages that one commit gives back."""
 NEXT: Final = (
@@ -140,6 +143,7 @@ class DiskRows(RowStore):
                 self._db.execute(statement)
             self._write_mark(RowsMark())
             self._db.execute("COMMIT")
+        self._db.execute(ALL_INTO_THE_FILE)
         self.mark = self._read_mark()
         if version and version < FORMAT:
             self._upgrade()

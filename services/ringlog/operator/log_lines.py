@@ -6,7 +6,7 @@ import json
 from collections import deque
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from ringlog.kernel.outcome import Entry, OutcomeKind, Undecodable, UnknownCommand
 from ringlog.kernel.state import ClusterState
@@ -15,6 +15,7 @@ from ringlog.log.port import LogRecord
 from ringlog.operator.author_json import to_json
 from ringlog.operator.errors import Refused
 from ringlog.operator.log_past import Past, states
+from ringlog.private import FileUnusable
 
 BAD_DUMP = "bad_dump"
 
@@ -26,15 +27,28 @@ def chosen(lines: Iterable[FoldedRecord], since: int, last: int | None, all_reco
 
 
 def write_dump(path: Path, records: Iterable[LogRecord]) -> int:
-    """Write raw records, a line of JSON each; returns how many. What the file held before is replaced at the end."""
+    """Write raw records, a line of JSON each; returns how many. What the file held before is replaced at the end.
+
+    Raises FileUnusable.
+    """
     count = 0
     unfinished = path.with_name(f"{path.name}.part")
-    with unfinished.open("w", encoding="ascii") as file:
+    with _opened(unfinished) as file:
         for record in records:
             file.write(json.dumps({"offset": record.offset, "data": record.data.hex()}) + "\n")
             count += 1
-    unfinished.replace(path)
+    try:
+        unfinished.replace(path)
+    except OSError as error:
+        raise FileUnusable.of(error, path) from error
     return count
+
+
+def _opened(path: Path) -> TextIO:
+    try:
+        return path.open("w", encoding="ascii")
+    except OSError as error:
+        raise FileUnusable.of(error) from error
 
 
 def read_dump(path: Path) -> Iterator[LogRecord]:

@@ -11,7 +11,8 @@ So each file has one user at a time; what it holds is what the writes before its
 - A task that comes too late finds a position behind its part, or a newer incarnation of the writer, and stops.
 
 States count for good when the part does: its transaction is on disk before its task ends, and so before the driver
-marks the part as carried out.
+marks the part as carried out. What a process that ended left in the write-ahead log may come from memory alone, if a
+sync had failed: it is copied into the file, and synced there, before anybody learns of it.
 
 Forgotten states are swept away in slices, some with each part, by a cursor that goes round the file.
 """
@@ -40,6 +41,7 @@ HELD_BYTES_MAX = 48 << 20
 """Likewise, of what was fetched and of the writes that went by since."""
 
 CACHE = "cache_size = -65536"
+ALL_INTO_THE_FILE = "wal_checkpoint(TRUNCATE)"
 ASKED_TOGETHER = 500
 SWEPT_LEAST = 100
 SWEPT_FOR_EACH = 2
@@ -92,7 +94,8 @@ class ImageStore:
         self._base = sqlite3.connect(folder / f"{self.partition}.db", isolation_level=None)
         try:
             # Nobody else is there: no memory need be shared, which files on other hosts could not.
-            for pragma in ("locking_mode = EXCLUSIVE", "journal_mode = WAL", "synchronous = FULL", CACHE):
+            settings = "locking_mode = EXCLUSIVE", "journal_mode = WAL", "synchronous = FULL", CACHE
+            for pragma in (*settings, ALL_INTO_THE_FILE):
                 self._base.execute(f"PRAGMA {pragma}")
         except sqlite3.DatabaseError as error:
             self.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import marshal
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from itertools import pairwise
@@ -147,6 +148,24 @@ def test_states_that_are_older_than_the_plans_or_not_there_are_missed(tmp_path: 
         commit(tmp_path, 6, 9)
     commit(tmp_path, 9, 12, kept_from=5)
     commit(tmp_path, 5, 9)
+
+
+def test_states_that_a_start_finds_in_the_log_are_in_the_file_before_anybody_learns_of_them(tmp_path: Path) -> None:
+    """After a failed sync the log may be in memory alone, and to sync it once more would say that all is well."""
+    left = tmp_path / "left"
+    left.mkdir()
+    with closing(ImageStore(tmp_path, 0)) as store:
+        store.rewind(0, 0, owner=1)
+        store.begin(0, 5, owner=1)
+        store.keep_only([(NAME, IMAGES.id)])
+        store.commit(5, 0, 0)
+        for name in ("0.db", "0.db-wal"):
+            shutil.copy(tmp_path / name, left)
+    with closing(ImageStore(left, 0)):
+        assert (left / "0.db-wal").stat().st_size == 0
+        shutil.copy(left / "0.db", tmp_path / "1.db")
+    with closing(ImageStore(tmp_path, 1)) as alone:
+        assert alone.position == 5
 
 
 def test_a_task_of_an_older_incarnation_comes_too_late(tmp_path: Path) -> None:
