@@ -1,7 +1,7 @@
 """The job's figures for Prometheus: the lines of ``progress`` as counters and gauges at ``/metrics``.
 
 Whatever a line says is all that is known here, so the numbers agree with ``progress.jsonl``. Counters begin at zero
-with each start of the job, as Prometheus expects it. What is measured per generation or reason has that as its label.
+with each start of the job, as Prometheus expects it. Names and meanings are those of ``ringlog.runtime.figures``.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
+
+from ringlog.runtime.figures import FIGURES
 
 PREFIX = "ringlog_cdc_"
 US = 1_000_000
@@ -20,34 +22,33 @@ class Metrics:
 
     def __init__(self, port: int, address: str = "0.0.0.0") -> None:
         self._registry = CollectorRegistry()
-        self._mutations = self._counter("mutations", "Mutations that were carried out.")
-        self._rows = self._counter("rows", "Rows that were written, by the generation they lie in.", "generation")
-        self._rejected = self._counter("rejected", "Mutations that went to the dead letters, by reason.", "reason")
-        self._skipped = self._counter("skipped", "Mutations that have no row and need none.")
-        self._batches = self._counter("batches", "Batches that were finished.")
-        self._held = self._counter("held_seconds", "Seconds for which batches waited for a horizon.")
-        self._rate = self._gauge("rows_per_second", "Mutations a second in the last batch, without the time it waited.")
-        self._behind = self._gauge("behind", "Offsets of one source partition that lie behind the last batch, at most.")
-        self._waiting = self._gauge("waiting_seconds", "For how long the batch in hand has waited for a horizon.")
-        self._epoch = self._gauge("epoch", "Epoch of the metadata that the last batch was decided with.")
-        self._generation = self._gauge("generation_seconds", "Start of the newest generation in use, seconds.")
+        self._mutations = self._counter("mutations")
+        self._rows = self._counter("rows")
+        self._rejected = self._counter("rejected")
+        self._skipped = self._counter("skipped")
+        self._batches = self._counter("batches")
+        self._held = self._counter("held_seconds")
+        self._rate = self._gauge("rows_per_second")
+        self._behind = self._gauge("behind")
+        self._waiting = self._gauge("waiting_seconds")
+        self._epoch = self._gauge("epoch")
+        self._generation = self._gauge("generation_seconds")
         self._server, self._thread = start_http_server(port, address, self._registry)
         self.port: int = self._server.server_port
         self._start = 0
 
-    def _counter(self, name: str, meaning: str, *labels: str) -> Counter:
-        return Counter(PREFIX + name, meaning, labels, registry=self._registry)
+    def _counter(self, name: str) -> Counter:
+        figure = FIGURES[PREFIX + name]
+        return Counter(figure.name, figure.meaning, figure.labels, registry=self._registry)
 
-    def _gauge(self, name: str, meaning: str) -> Gauge:
-        return Gauge(PREFIX + name, meaning, registry=self._registry)
+    def _gauge(self, name: str) -> Gauge:
+        figure = FIGURES[PREFIX + name]
+        return Gauge(figure.name, figure.meaning, figure.labels, registry=self._registry)
 
     def watch(self, low_watermark: Callable[[], int], horizon: Callable[[], int]) -> None:
         """Show the writer's promises; both in microseconds, asked for at each scrape."""
-        for name, meaning, found in (
-            ("low_watermark_seconds", "Everything below is durable in the log of changes, seconds.", low_watermark),
-            ("horizon_seconds", "The writer routes only what lies below, seconds.", horizon),
-        ):
-            self._gauge(name, meaning).set_function(lambda found=found: found() / US)  # type: ignore[misc]
+        for name, found in (("low_watermark_seconds", low_watermark), ("horizon_seconds", horizon)):
+            self._gauge(name).set_function(lambda found=found: found() / US)  # type: ignore[misc]
 
     def observe(self, event: str, fields: Mapping[str, Any]) -> None:
         """Take in one line of the progress."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import httpx
@@ -13,15 +14,30 @@ from ringlog.node.hosts import OwnHosts
 from ringlog.node.hosts import name_of as name_of_host
 from ringlog.node.server import make_api
 from ringlog.runtime.clock import ManualClock
+from ringlog.runtime.figures import Sample
+from ringlog.runtime.health import Health
 from ringlog.wire.records import Cell, encode_mutation
 from tests.node.world import APPENDED, TABLE, cluster, name_of, replicas, write
 
 STATE = cluster((-(2**62),), (0,), (2**62,))
 
 
+class CatchingUp:
+    """A node that is not ready yet."""
+
+    labels: Mapping[str, str] = {"node": "n1"}
+
+    def health(self) -> tuple[Health, int]:
+        return Health("catching_up", False, "reads", 3, 4), APPENDED
+
+    def samples(self) -> Iterator[Sample]:
+        yield Sample("ringlog_node_ready", 0)
+
+
 def asked(holder: Holder, method: str, path: str, body: Any = None, host: str = "127.0.0.1:7301") -> httpx.Response:
     async def ask() -> httpx.Response:
-        transport = httpx.ASGITransport(app=make_api(holder, "n1", ManualClock(APPENDED)))
+        app = make_api(holder, "n1", ManualClock(APPENDED), watched=CatchingUp())
+        transport = httpx.ASGITransport(app=app)
         async with httpx.AsyncClient(transport=transport, base_url=f"http://{host}") as client:
             return await client.request(method, path, json=body)
 
@@ -60,6 +76,14 @@ def test_status(holder: Holder) -> None:
     }
 
 
+def test_who_watches_sees_figures_and_health(holder: Holder) -> None:
+    health = asked(holder, "GET", "/health")
+    assert (health.status_code, health.json()["state"]) == (503, "catching_up")
+    metrics = asked(holder, "GET", "/metrics")
+    assert metrics.headers["content-type"].startswith("text/plain; version=0.0.4")
+    assert 'ringlog_node_ready{node="n1"} 0.0' in metrics.text.splitlines()
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "localhost:7301", "LocalHost.:7301", "[::1]:7301", "[::1]"])
 def test_a_node_answers_under_its_own_names(holder: Holder, host: str) -> None:
     assert asked(holder, "GET", "/v1/status", host=host).status_code == 200
@@ -69,7 +93,7 @@ def test_a_node_answers_under_its_own_names(holder: Holder, host: str) -> None:
     "host", ["evil.example", "127.0.0.1.evil.example:7301", "localhost.evil.example", "[::2]", "n1"]
 )
 def test_a_page_that_points_its_own_name_here_reads_nothing(holder: Holder, host: str) -> None:
-    for path in ("/v1/status", path_of(own_key(mine=True)), "/openapi.json", "/nowhere"):
+    for path in ("/v1/status", "/metrics", "/health", path_of(own_key(mine=True)), "/openapi.json", "/nowhere"):
         answer = asked(holder, "GET", path, host=host)
         assert (answer.status_code, list(answer.json())) == (403, ["detail"])
 

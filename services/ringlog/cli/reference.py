@@ -33,6 +33,7 @@ from ringlog.node.errors import NodeFailed
 from ringlog.private import FileUnusable
 from ringlog.protocol.roles import ROLES
 from ringlog.runtime import kafka_config
+from ringlog.runtime.figures import FIGURES
 from ringlog.runtime.kafka_config import BadKafkaConfig
 from ringlog.runtime.settings import ProcessSettings
 from ringlog.wire.avsc import documented
@@ -102,6 +103,13 @@ one a single copy; in between `--replication` says it. Of three or more copies m
 Values are Avro single objects (see [schemas](schemas.md)); a record without value says that its key is gone.
 """
 
+_ABOUT_METRICS = """\
+What `/metrics` shows, in the text format of Prometheus; `/health` beside it says whether the process is ready ([how to
+watch a cluster](../guide/operators.md#watch-it)). Figures of an agent have the label `role`, those of a node the label
+`node`. Counters begin at zero with the process. A histogram has `_bucket`, `_sum` and `_count`. What a process does not
+know yet it does not show.
+"""
+
 
 def pages() -> dict[str, str]:
     """File name to text, for every page."""
@@ -111,6 +119,7 @@ def pages() -> dict[str, str]:
         "codes.md": _codes,
         "settings.md": _settings,
         "topics.md": _topics,
+        "metrics.md": _metrics,
     }
     return {name: "\n".join(make()).rstrip("\n") + "\n" for name, make in made.items()}
 
@@ -306,6 +315,31 @@ def _kept(spec: TopicSpec) -> str:
 
 def _pairs(settings: Mapping[str, str]) -> str:
     return " ".join(f"`{name}={value}`" for name, value in sorted(settings.items()))
+
+
+# ----------------------------------------------------------------------------------------------------- metrics
+
+
+def _metrics() -> Iterator[str]:
+    yield from ("# Metrics", "", HEAD, "")
+    yield _ABOUT_METRICS
+    for by in dict.fromkeys(figure.by for figure in FIGURES.values()):
+        yield from (f"## Of {by}", "")
+        rows = [
+            (
+                f"`{figure.served[0] if figure.kind == 'counter' else figure.name}`",
+                figure.kind,
+                _labels(figure.labels),
+                figure.meaning,
+            )
+            for figure in FIGURES.values()
+            if figure.by == by
+        ]
+        yield from _table(("name", "kind", "labels", "meaning"), rows)
+
+
+def _labels(names: Sequence[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def main(arguments: Sequence[str]) -> int:

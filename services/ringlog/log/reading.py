@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from ringlog.log.errors import LogUnavailable
+from ringlog.log.errors import LogUnavailable, TopicMissing
 from ringlog.log.port import LogRecord, LogTail, MetadataLog
 
 POLL_S = 0.2
@@ -56,3 +56,11 @@ def record_at(log: MetadataLog, offset: int, timeout_s: float) -> LogRecord | No
     if not found and tail.position <= offset:
         raise LogUnavailable(f"{log.name}: offset {offset} was not read", "is the broker up?")
     return found[0] if found and found[0].offset == offset else None
+
+
+def bounds_of_what_is_there(log: MetadataLog) -> tuple[int, int]:
+    """Begin and end of a topic whose id was just read: a reader's client may still believe there is none."""
+    try:
+        return log.begin_offset(), log.end_offset()
+    except TopicMissing as error:
+        raise LogUnavailable(f"{log.name} is there, and its end is unknown", "is the broker up?") from error

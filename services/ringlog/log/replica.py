@@ -46,7 +46,7 @@ from ringlog.log.folding import BEGINNING, FoldedRecord, Foreseen, Founder, GapW
 from ringlog.log.following import Follower, Halt, Subscription
 from ringlog.log.identity import GROWN, Memory, Recorded, RecordFile, Seen, Topic, check_begin, check_identity, compared
 from ringlog.log.port import LogRecord, LogTail, MetadataLog
-from ringlog.log.reading import record_at
+from ringlog.log.reading import bounds_of_what_is_there, record_at
 from ringlog.protocol.effects import LogEnd, Now, ReadUpTo, carry_out, read_barrier
 from ringlog.runtime.logs import Seldom, get_logger
 
@@ -69,7 +69,8 @@ class LogReplica:
     one is noticed then, too: a file, or a ``Memory``. ``seen``: epochs that others remember, compared when folded.
     ``start``: a state of this very log, and the position behind it, from where it folds; without it, the beginning.
     ``beginning``: finds such a start when the replica starts; ``began``: the state with which it then did.
-    ``foreseen``: for an author of this process, who folds what it sends.
+    ``foreseen``: for an author of this process, who folds what it sends. ``known_end``: where the log ended when it was
+    last asked, and when that was (monotonic seconds); None before the start.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class LogReplica:
         self.log = metadata
         self.decisions = threading.Lock()
         self.foreseen = Foreseen()
+        self.known_end: tuple[int, float] | None = None
         self._cluster_id = cluster_id
         self._memory = RecordFile(record) if isinstance(record, Path) else record
         self._kafka = ""
@@ -122,6 +124,7 @@ class LogReplica:
         self.log.verify()
         self._identity = self.log.identity()
         begin, end = self.log.begin_offset(), self.log.end_offset()
+        self.known_end = (end, time.monotonic())
         self._gaps = GapWatch(end)
         if self._memory is not None:
             self._kafka = self.log.kafka_id()
@@ -421,7 +424,8 @@ class LogReplica:
     def _look(self) -> None:
         recorded = Recorded(self._identity, self._position)
         identity = self.log.identity()
-        begin, end = self._bounds_of_what_is_there()
+        begin, end = bounds_of_what_is_there(self.log)
+        self.known_end = (end, time.monotonic())
         check_identity(self.log.name, recorded, identity, end)
         if self._position >= end:
             check_begin(self.log.name, begin, allowed_begin(self._state), "no entry allows that")
@@ -440,13 +444,6 @@ class LogReplica:
         except LogError:
             self._is_contradicted = True
             raise
-
-    def _bounds_of_what_is_there(self) -> tuple[int, int]:
-        """Begin and end of a topic whose id was just read: a reader's client may still believe there is none."""
-        try:
-            return self.log.begin_offset(), self.log.end_offset()
-        except TopicMissing as error:
-            raise LogUnavailable(f"{self.log.name} is there, and its end is unknown", "is the broker up?") from error
 
     def remember(self) -> None:
         """Note durably how far this log was read, if there is a memory and that is news."""

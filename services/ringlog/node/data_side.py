@@ -88,6 +88,11 @@ class DataSide:
         self._puller.stop()
         self._host.close()
 
+    @property
+    def is_served(self) -> bool:
+        """True once registers are answered for."""
+        return self._thread is not None
+
     def check(self) -> None:
         """Raise NodeFailed if the registers cannot go on."""
         self._host.check()

@@ -60,6 +60,8 @@ NEXT: Final = (
     "node reads the topic again; else replace the node by a new one"
 )
 
+ROWS = "rows.sqlite"
+"""In the folder of a node."""
 _OPEN = f"""
 PRAGMA page_size = 8192;
 PRAGMA auto_vacuum = INCREMENTAL;

@@ -394,6 +394,11 @@ class Holder:
                 del self._received[fetch.operation]
             return True
 
+    @property
+    def streams(self) -> int:
+        """How many streams of rows the node waits for; takes no lock."""
+        return sum(len(waiting) for waiting in tuple(self._fetching.values()))
+
     def wants(self, fetch: RowFetch) -> bool:
         """True while the rows of ``fetch`` are waited for."""
         with self.lock:

@@ -29,7 +29,7 @@ from ringlog.log.topics import ACKS
 from ringlog.log.watch import Lost, TopicWatch
 from ringlog.node.acks import Acks
 from ringlog.node.data_side import DataSide
-from ringlog.node.disk_rows import DiskRows
+from ringlog.node.disk_rows import ROWS, DiskRows
 from ringlog.node.errors import NodeFailed
 from ringlog.node.holder import Holder, RowFetch
 from ringlog.node.identity import NodeFolder, NodeOptions
@@ -58,6 +58,7 @@ from ringlog.node.pull import pulled
 from ringlog.node.rivals import Rivals
 from ringlog.node.server import HttpServer, make_api
 from ringlog.node.tail import MutationsTail
+from ringlog.node.watching import NodeWatch
 from ringlog.operator.intents import join_with
 from ringlog.protocol.answers import AppliedResult, Submitted, describe
 from ringlog.protocol.effects import CatchUp, Steps, carry_out
@@ -72,8 +73,6 @@ log = get_logger("ringlog.node")
 
 BARRIER_S = 10.0
 LOOK_S = 1.0
-ROWS = "rows.sqlite"
-"""In the folder of the node."""
 ANSWER_S = 3.0
 """How long to wait for an answer before looking whether the node is to stop."""
 IGNORE_MSB = 12
@@ -118,6 +117,18 @@ class NodeProcess:
         self._unanswered = ""
         self._threads: list[threading.Thread] = []
         self._failure: NodeFailed | LogError | None = None
+        self._watched = NodeWatch(
+            options,
+            self._folder,
+            self._holder,
+            self._data,
+            client.replica,
+            self._tail,
+            self._verdicts,
+            clock,
+            lambda: self._failure or self._rivals.failure,
+            stopping.is_set,
+        )
 
     @property
     def node(self) -> str:
@@ -131,11 +142,11 @@ class NodeProcess:
 
         Raises NodeFailed when the node is refused or loses the log, the topic or its own server.
         """
-        api = make_api(self._holder, self._options.name, self._clock, self._data, self._options.host)
+        api = make_api(self._holder, self._options.name, self._clock, self._data, self._options.host, self._watched)
         server = self._server = HttpServer(api, self._folder.socket)
         server.start()
         try:
-            copy = self._copy()
+            copy = self._watched.copy = self._copy()
             side = CopiedSide(self._data, copy, lambda: self._holder.state)
             acks = acknowledge(self._holder, side, self._data.tries, self._folder.incarnation, NoRows())
             wish = None if join_tokens is None else partial(self._wish, join_tokens)
@@ -257,7 +268,9 @@ class NodeProcess:
         failure = self._failure or self._rivals.failure
         if failure is not None:
             raise failure
-        return self._tail.take()
+        taken = self._tail.take()
+        self._watched.broker_clock.took(taken, self._holder.caught_up, self._clock.now_us())
+        return taken
 
     def _caught_up(self, patience: Patience) -> ClusterState:
         """Everything that is in the log, however long the broker takes."""

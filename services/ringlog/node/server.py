@@ -1,4 +1,4 @@
-"""The node's HTTP side: its status, and the rows of a partition."""
+"""The node's HTTP side: its status, the rows of a partition, its figures and its health."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import uvicorn
@@ -18,6 +19,8 @@ from ringlog.node.data_side import DataSide
 from ringlog.node.holder import Holder, NotReady, NotServed
 from ringlog.node.hosts import OwnHosts
 from ringlog.runtime.clock import Clock
+from ringlog.runtime.health import WatchedProcess
+from ringlog.runtime.scrape import HEALTH, METRICS, answer
 from ringlog.wire.records import decode_mutation
 
 
@@ -37,9 +40,16 @@ def _sayable(why: Exception) -> str:
     return str(why).encode("utf-8", "backslashreplace").decode()
 
 
-def make_api(holder: Holder, name: str, clock: Clock, data: DataSide | None = None, host: str = "127.0.0.1") -> FastAPI:
+def make_api(
+    holder: Holder,
+    name: str,
+    clock: Clock,
+    data: DataSide | None = None,
+    host: str = "127.0.0.1",
+    watched: WatchedProcess | None = None,
+) -> FastAPI:
     """The routes of one node. ``clock`` says which cells' time to live is over; ``data``: its registers; ``host``: the
-    name that it is registered under.
+    name that it is registered under; ``watched``: shows its figures, and whether it is ready.
     """
     api = FastAPI(title=f"ringlog node {name}", docs_url=None, redoc_url=None)
     api.add_middleware(OwnHosts, host=host)
@@ -81,7 +91,15 @@ def make_api(holder: Holder, name: str, clock: Clock, data: DataSide | None = No
             "rows": [_shown(row) for row in live.rows],
         }
 
+    if watched is not None:
+        for path in (METRICS, HEALTH):
+            api.add_api_route(path, partial(_seen, path, watched), response_model=None)
     return api
+
+
+def _seen(path: str, watched: WatchedProcess) -> Response:
+    found = answer(path, watched)
+    return Response(found.body, found.status, media_type=found.media_type)
 
 
 def _shown(row: LiveRow) -> dict[str, Any]:

@@ -6,6 +6,9 @@ offsets which hold no record (markers of transactions) are no gap.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import suppress
+
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from ringlog.log.errors import LogUnavailable, TopicMissing
@@ -100,6 +103,17 @@ class MutationsTail:
             elif error.code() == KafkaError._PARTITION_EOF:
                 found.append(Tailed(partition, offset, None))
         return found
+
+    def behind(self, positions: Mapping[int, int]) -> int | None:
+        """How many offsets lie between these positions and the ends that the client has heard of; None before it has.
+        From any thread; asks nobody.
+        """
+        found = list[int]()
+        for partition, position in positions.items():
+            with suppress(KafkaException, RuntimeError):  # not assigned yet, or closed
+                _, end = self._consumer.get_watermark_offsets(TopicPartition(self._topic, partition), cached=True)
+                found += [max(0, end - position)] if end >= 0 else []
+        return sum(found) if found else None
 
     def close(self) -> None:
         """Stop reading."""

@@ -1,0 +1,147 @@
+"""What a node says of itself in each of its states, and its figures."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ringlog.kernel.settings import SETTINGS
+from ringlog.log.figures import LogView
+from ringlog.log.following import Halt
+from ringlog.node.protocol.turn import Tailed
+from ringlog.node.watched import LOOKS, BrokerClock, NodeView, health_of, samples_of
+from ringlog.runtime.figures import FIGURES, NODE, Durations
+from ringlog.runtime.scrape import exposition
+from ringlog.wire.data import StatusReply
+from ringlog.wire.records import FailedTries
+from tests.node.world import cluster, name_of
+
+STATE = cluster((-(2**62),), (0,), (2**62,))
+NODE_ID = name_of(1)
+LOG = LogView(STATE.epoch, STATE.time, 0, 1.0, None, (("applied", STATE.epoch),))
+READY = NodeView(
+    NODE_ID, LOG, STATE, 5_000_000, caught_up=True, registers=StatusReply(NODE_ID, STATE.epoch, ready=True, cells=3)
+)
+
+
+def as_member(**fields: object) -> NodeView:
+    member = replace(STATE.nodes[NODE_ID], **fields)  # type: ignore[arg-type]
+    return replace(READY, state=replace(STATE, nodes=STATE.nodes.set(NODE_ID, member)))
+
+
+def test_a_node_that_answers_is_ready() -> None:
+    health = health_of(READY)
+    assert (health.state, health.is_ready, health.why) == ("ready", True, "")
+    assert (health.epoch, health.behind) == (STATE.epoch, 0)
+
+
+@pytest.mark.parametrize(
+    ("view", "state", "why"),
+    [
+        (NodeView(NODE_ID, LogView(0, 0, None, None, None)), "starting", "the broker has not shown the log yet"),
+        (NodeView(NODE_ID, replace(LOG, epoch=0)), "starting", "reads the metadata log"),
+        (replace(READY, node="someone else"), "starting", "not registered"),
+        (replace(READY, registers=None), "starting", "not registered"),
+        (replace(READY, caught_up=False), "catching_up", "reads the mutations that it had read before;"),
+        (replace(READY, caught_up=False, mutations_behind=9), "catching_up", "9 records behind"),
+        (replace(READY, registers=StatusReply(NODE_ID, 1)), "catching_up", "registers"),
+        (as_member(state="left"), "left", "left the cluster"),
+        (replace(READY, stopping=True), "stopping", "asked to stop"),
+        (replace(READY, failure="rows_damaged: x"), "halted", "rows_damaged: x"),
+        (replace(READY, log=replace(LOG, halted=Halt("log_forked", "other entry", 4))), "halted", "log_forked: other"),
+        (replace(READY, failure="disk", stopping=True, caught_up=False), "halted", "disk"),
+    ],
+)
+def test_a_node_that_does_not_answer_says_why(view: NodeView, state: str, why: str) -> None:
+    health = health_of(view)
+    assert (health.state, health.is_ready) == (state, False)
+    assert why in health.why
+
+
+def test_a_node_serves_on_while_the_broker_is_away_and_says_so() -> None:
+    health = health_of(replace(READY, log=replace(LOG, silent_s=61.4)))
+    assert health.is_ready
+    assert health.why == f"the broker has not answered for 61 s: it serves at epoch {STATE.epoch}"
+
+
+def test_a_node_that_was_declared_down_says_so() -> None:
+    health = health_of(as_member(down=True, down_reason="disk"))
+    assert (health.is_ready, health.why) == (True, "declared down: disk")
+
+
+def values(view: NodeView) -> dict[tuple[str, ...], float]:
+    return {
+        (one.name, *one.labels): float(one.value) for one in samples_of(view) if not isinstance(one.value, Durations)
+    }
+
+
+def test_every_figure_of_a_node_is_shown() -> None:
+    most = SETTINGS["stream_tries_max"].default
+    full = replace(
+        READY,
+        acknowledged=4,
+        copied=3,
+        rows=40,
+        row_streams=2,
+        mutations_behind=7,
+        clock_ahead=-1_500_000,
+        tries=tuple(FailedTries("join-1", "s", count, 0, 0, "") for count in (2, most)),
+        verdicts={"kept": 5, "too_late": 1},
+        disk={"rows": 8_192, "registers": 10, "log_copy": 0},
+    )
+    found = values(full)
+    assert {name for name, figure in FIGURES.items() if figure.by == NODE} <= {name for name, *_ in found}
+    assert found[("ringlog_node_writes", "too_late")] == 1
+    assert found[("ringlog_node_stream_tries",)] == most + 2
+    assert found[("ringlog_node_streams_given_up",)] == 1
+    assert found[("ringlog_node_streams", "rows")] == 2
+    assert found[("ringlog_node_clock_ahead_seconds",)] == -1.5
+    assert found[("ringlog_clock_seconds",)] == 5.0
+    assert found[("ringlog_log_behind_records",)] == 0
+    exposition(samples_of(full), {"node": "n1"})
+
+
+def test_what_is_not_known_is_not_shown() -> None:
+    found = {name for name, *_ in values(NodeView(NODE_ID, LogView(0, 0, None, None, None)))}
+    assert found.isdisjoint(
+        {
+            "ringlog_log_behind_records",
+            "ringlog_log_silent_seconds",
+            "ringlog_node_registers",
+            "ringlog_node_mutations_behind_records",
+            "ringlog_node_copy_epoch",
+            "ringlog_node_clock_ahead_seconds",
+        }
+    )
+
+
+def record(time_ms: int) -> Tailed:
+    return Tailed(0, 0, b"x", time_ms)
+
+
+def test_the_broker_s_clock_is_that_of_a_write_which_came_at_once() -> None:
+    clock = BrokerClock()
+    clock.took([record(1_000)], True, 9_000_000)
+    assert clock.ahead is None, "how long it had been there nobody knows"
+    clock.took([], True, 0)
+    clock.took([record(2_000), record(1)], True, 2_040_000)
+    assert clock.ahead == 40_000
+    clock.took([record(1)], True, 3_000_000)
+    assert clock.ahead == 40_000, "nothing had been idle before"
+    clock.took([], True, 0)
+    clock.took([Tailed(0, 1, None)], True, 3_000_000)
+    clock.took([], True, 0)
+    clock.took([record(5_000)], True, 4_000_000)
+    assert clock.ahead == -1_000_000, "the least counts: the rest is on the way"
+    for _ in range(LOOKS):
+        clock.took([], True, 0)
+        clock.took([record(5_000)], True, 5_010_000)
+    assert clock.ahead == 10_000, "old ones are forgotten"
+
+
+def test_a_node_that_was_behind_learns_nothing_of_clocks() -> None:
+    clock = BrokerClock()
+    clock.took([], False, 0)
+    clock.took([record(1_000)], True, 9_000_000)
+    assert clock.ahead is None

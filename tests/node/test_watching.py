@@ -1,0 +1,78 @@
+"""A look at the pieces of a real node, on a log in memory, with no broker for the mutations."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from contextlib import ExitStack
+from pathlib import Path
+
+from ringlog.client.direct import DirectAuthor
+from ringlog.client.founding import found
+from ringlog.log.memory import MemoryLog
+from ringlog.log.replica import LogReplica
+from ringlog.node.data_side import DataSide
+from ringlog.node.disk_rows import ROWS, DiskRows
+from ringlog.node.errors import NodeFailed
+from ringlog.node.holder import Holder
+from ringlog.node.identity import NodeFolder, NodeOptions
+from ringlog.node.tail import MutationsTail
+from ringlog.node.watching import NodeWatch
+from ringlog.runtime.clock import ManualClock
+from ringlog.runtime.scrape import exposition
+from tests.kernel.entries import node as register
+from tests.node.data_world import until
+
+NOW = 1_700_000_000_000_000
+
+
+def test_a_look_shows_what_the_pieces_have(tmp_path: Path) -> None:
+    log = MemoryLog()
+    replica = LogReplica(log)
+    options = NodeOptions("n1", "127.0.0.1", 0, "dc1", "r1", 1, tmp_path / "n1")
+    failure: list[NodeFailed] = []
+    stopping = threading.Event()
+    with ExitStack() as open_:
+        folder = NodeFolder(options)
+        open_.callback(folder.close)
+        open_.callback(folder.socket.close)
+        rows = DiskRows(options.folder / ROWS, folder.node)
+        open_.callback(rows.close)
+        holder = Holder(folder.node, rows)
+        data = DataSide(folder, options, holder, ManualClock(NOW))
+        open_.callback(data.stop)
+        tail = MutationsTail("127.0.0.1:1", "c", "n1")
+        open_.callback(tail.close)
+        watch = NodeWatch(
+            options, folder, holder, data, replica, tail, Counter(kept=2), ManualClock(NOW),
+            lambda: failure[0] if failure else None, stopping.is_set,
+        )  # fmt: skip
+        assert watch.labels == {"node": "n1"}
+        assert (watch.health()[0].state, watch.health()[1]) == ("starting", NOW)
+
+        with replica:
+            found(log, replica, "c")
+            author = DirectAuthor(log, replica, "tester")
+            author.submit(register(1, id=folder.node, name="n1"))
+            holder.adopt(replica.read_barrier())
+            data.start(replica, threading.Event())
+            until(lambda: data.status().epoch == replica.state.epoch, "the registers to adopt")
+            assert watch.health()[0].state == "catching_up"
+            holder.caught_up = True
+            holder.positions.update({0: 3})
+            health, _ = watch.health()
+            assert (health.state, health.is_ready, health.behind) == ("ready", True, 0)
+            shown = {(one.name, *one.labels): one.value for one in watch.samples()}
+            assert shown[("ringlog_node_rows_epoch",)] == shown[("ringlog_node_registers_epoch",)] == 2
+            assert shown[("ringlog_node_writes", "kept")] == 2
+            size = shown[("ringlog_node_disk_bytes", "rows")]
+            assert isinstance(size, int)
+            assert size >= (options.folder / ROWS).stat().st_size > 0
+            assert ("ringlog_node_copy_epoch",) not in shown, "it is no member"
+            assert ("ringlog_node_mutations_behind_records",) not in shown, "the broker has not said anything"
+            assert b'ringlog_node_ready{node="n1"} 1.0' in exposition(watch.samples(), watch.labels).splitlines()
+
+            stopping.set()
+            assert watch.health()[0].state == "stopping"
+            failure.append(NodeFailed("the disk is full"))
+            assert watch.health()[0].why == "the disk is full"
