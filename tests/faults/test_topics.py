@@ -66,7 +66,7 @@ def test_the_metadata_topic_is_deleted(own_world: World) -> None:
     for supervisor in world.supervisors.values():
         assert supervisor.exit_code() == 4
         for role in ROLES:
-            assert supervisor.text().count(f"{role} halted and stays down") == 1
+            assert supervisor.text().count(f"agents: {role} halted and stays down") == 1
     until("the client", "its replica to halt", lambda: world.client.replica.halted, RECOVERY_S)
     halt = world.client.replica.halted
     assert halt is not None
@@ -157,7 +157,7 @@ def test_a_topic_that_agents_live_on_is_deleted_and_made_again(
     world = whole
     admin, name = admin_client(world.broker.bootstrap), topic_name(world.cluster, suffix)
     with world.under_load(f"topic {suffix} deleted, made again"):
-        crashed = {role: world.said(f"{role} crashed") for role in ROLES}
+        crashed = {role: world.said(f"agents: {role} crashed") for role in ROLES}
         waiting = world.said(f"topic {name} does not exist")
         delete(admin, name)
         why = lambda: "\n".join(each.tail(20) for each in world.supervisors.values())  # noqa: E731
@@ -165,7 +165,7 @@ def test_a_topic_that_agents_live_on_is_deleted_and_made_again(
             until(
                 "the test",
                 f"every {role} to give up",
-                lambda role=role: world.said(f"{role} crashed") >= crashed[role] + len(world.supervisors),
+                lambda role=role: world.said(f"agents: {role} crashed") >= crashed[role] + len(world.supervisors),
                 RECOVERY_S,
                 why,
             )
@@ -175,4 +175,4 @@ def test_a_topic_that_agents_live_on_is_deleted_and_made_again(
         world.checker.made_again(suffix)
         world.await_agents("the founding")
         for role in set(ROLES) - set(roles):
-            assert world.said(f"{role} crashed") == crashed[role], why()
+            assert world.said(f"agents: {role} crashed") == crashed[role], why()

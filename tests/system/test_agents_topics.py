@@ -92,7 +92,7 @@ def test_every_agent_halts_when_the_metadata_topic_was_made_again(
             assert len(ends) == 1, supervisor.text
             assert f"code={HALTED}" in ends[0]
             assert f"log_replaced: topic {name} was deleted and made again" in ends[0]
-            assert f"{role} halted and stays down" in supervisor.text
+            assert f"agents: {role} halted and stays down" in supervisor.text
         assert "crashed; again in" not in supervisor.text
 
     again = supervise("acting")

@@ -13,7 +13,9 @@ from ringlog.kernel import carried
 from ringlog.kernel.carried import CHANGE_BYTES_MAX, too_large, weight_of
 from ringlog.kernel.changes import (
     CDC_GENERATIONS,
+    TELLINGS,
     ChangeRecord,
+    EpochChange,
     PlacementChange,
     TableChange,
     diff,
@@ -24,6 +26,7 @@ from ringlog.kernel.commands.functions import ARGUMENTS_MAX, BODY_BYTES_MAX
 from ringlog.kernel.commands.keyspaces import DATACENTERS_MAX, FACTOR_MAX, REPLICATION_BYTES_MAX, CreateKeyspace
 from ringlog.kernel.commands.nodes import FEATURES_MAX
 from ringlog.kernel.commands.operations import FAILURES_KEPT_MAX
+from ringlog.kernel.commands.recovery import FORCED_KEPT_MAX, OPERATOR_LENGTH_MAX
 from ringlog.kernel.commands.rules import REASON_LENGTH_MAX
 from ringlog.kernel.commands.schema import COLUMNS_MAX, AlterTable, CreateTable
 from ringlog.kernel.commands.user_types import FIELDS_MAX, AlterType, CreateType
@@ -43,18 +46,23 @@ from ringlog.kernel.state import (
     CdcWriter,
     ClusterState,
     Failure,
+    Feature,
     Generation,
     Keyspace,
     Node,
     Placement,
     RangeGroup,
+    Recovery,
     Replica,
     Retry,
+    ServiceMember,
     StageMark,
     Table,
     UserType,
 )
-from ringlog.kernel.tables import Aggregate, Function, View
+from ringlog.kernel.tables import Aggregate, Function, TableIndex, View
+from ringlog.kernel.tablets.map import Resize, TabletReplica
+from ringlog.kernel.tablets.told import TabletChange, TabletsChange
 from ringlog.kernel.values import (
     TOKEN_MAX,
     TOKEN_MIN,
@@ -70,6 +78,7 @@ from ringlog.kernel.values import (
 from ringlog.log.topics import RECORD_BYTES_MAX
 from ringlog.wire.changes import encode_change_record
 from tests.kernel.entries import applied, entry, founded, random_command, uuid, with_normal_nodes
+from tests.wire import test_zones_carried
 
 FRAMING_BYTES = 1_024
 """More than Kafka adds to a record that travels alone."""
@@ -244,6 +253,89 @@ def test_the_largest_range_of_a_generation_fits() -> None:
     described = GenerationRange(TOKEN_MAX, 63, (b"x" * 16,) * SHARDS_MAX)
     generation = Generation("g" * 100, LATEST, (described,), "committed", LATEST, LATEST, LATEST, ())
     assert sizes(replace(EMPTY_STATE, generations=(generation,)))["cdc-streams"] < CHANGE_BYTES_MAX
+
+
+def test_the_largest_tablet_fits() -> None:
+    """All replicas go from as many nodes as there may be to as many others."""
+    count = FACTOR_MAX * DATACENTERS_MAX
+    ids, others = (tuple(uuid(number, space=space) for number in range(count)) for space in (0, 1))
+    settled, coming = (tuple(TabletReplica(node, SHARDS_MAX, LATEST) for node in nodes) for nodes in (ids, others))
+    members = tuple(Replica(node, LATEST) for node in (*ids, *others))
+    table = f"{'k' * 48}.{'t' * 48}"
+    tablet = TabletChange(
+        epoch=LATEST,
+        table=table,
+        tablet=2**20,
+        start=TOKEN_MIN,
+        end=TOKEN_MAX,
+        replicas=settled,
+        read=members[:count],
+        write=members,
+        changed=LATEST,
+        moving=(RangeChange("s" * 200, others, ids),),
+        kind="k" * 48,
+        stage="s" * 48,
+        stage_epoch=LATEST,
+        next=coming,
+        session="s" * 200,
+        reason=chr(0x10FFFF) * REASON_LENGTH_MAX,
+    )
+    assert size(ChangeRecord("tablets", f"{table}/{2**20}", tablet)) < CHANGE_BYTES_MAX
+
+
+def test_the_largest_of_what_is_small_fits() -> None:
+    worst, name = chr(0x10FFFF) * REASON_LENGTH_MAX, "n" * 100
+    operator = chr(0x10FFFF) * OPERATOR_LENGTH_MAX
+    forced = (LATEST,) * FORCED_KEPT_MAX
+    table = f"{'k' * 48}.{'t' * 48}"
+    state = replace(
+        EMPTY_STATE,
+        epoch=LATEST,
+        cluster_id=uuid(1),
+        name=name,
+        features=EMPTY_STATE.features.set(name, Feature(name, LATEST)),
+        indexes=EMPTY_STATE.indexes.set(table, TableIndex(*("n" * 48,) * 4, uuid(1), LATEST)),
+        service=EMPTY_STATE.service.set(uuid(1), ServiceMember(uuid(1), "joining", LATEST)),
+        recoveries=EMPTY_STATE.recoveries.set(
+            str(LATEST), Recovery(LATEST, LATEST, operator, worst, forced, LATEST, operator)
+        ),
+    )
+    found = sizes(state)
+    assert {"features", "schema", "service", "epochs"} <= found.keys()
+    assert max(found.values()) < CHANGE_BYTES_MAX // 100
+    tablets = TabletsChange(LATEST, table, 2**20, LATEST, Resize("split", 2**62, LATEST), 2**62)
+    assert size(ChangeRecord("tablets", table, tablets)) < CHANGE_BYTES_MAX // 100
+
+
+HELD = {
+    "NodeChange": "test_the_largest_node_fits",
+    "PlacementChange": "test_what_moves_in_the_largest_group_fits",
+    "KeyspaceChange": "test_the_longest_replication_fits",
+    "TableChange": "test_no_record_of_a_table_is_above_its_weight",
+    "TypeChange": "test_the_largest_user_type_fits",
+    "OperationChange": "test_the_largest_operation_fits",
+    "TabletsChange": "test_the_largest_of_what_is_small_fits",
+    "TabletChange": "test_the_largest_tablet_fits",
+    "StreamsChange": "test_the_largest_range_of_a_generation_fits",
+    "GenerationChange": "test_the_positions_that_are_let_through_fit_into_the_record_of_a_generation",
+    "FeatureChange": "test_the_largest_of_what_is_small_fits",
+    "ViewChange": "test_the_largest_parts_of_the_schema_that_are_not_weighed_fit",
+    "TableIndexChange": "test_the_largest_of_what_is_small_fits",
+    "FunctionChange": "test_the_largest_parts_of_the_schema_that_are_not_weighed_fit",
+    "AggregateChange": "test_the_largest_parts_of_the_schema_that_are_not_weighed_fit",
+    "ZoneChange": "test_the_largest_zone_fits",
+    "ZonePartitionChange": "test_no_record_of_a_partition_is_above_its_weight",
+    "ServiceMemberChange": "test_the_largest_of_what_is_small_fits",
+    "RecoveryChange": "test_the_largest_of_what_is_small_fits",
+    "EpochChange": "test_the_largest_of_what_is_small_fits",
+}
+"""Change record to the test that makes the largest one of it."""
+
+
+def test_every_kind_of_change_record_has_its_largest() -> None:
+    """Who adds a part of the state says how large a record of it can be, before somebody else finds out."""
+    assert HELD.keys() == {telling.change.__name__ for telling in TELLINGS} | {EpochChange.__name__}
+    assert set(HELD.values()) <= {*globals(), *vars(test_zones_carried)}
 
 
 def test_the_longest_replication_fits() -> None:
