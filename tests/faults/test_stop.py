@@ -19,7 +19,7 @@ def test_an_agent_sleeps_through_its_replacement(world: World, role: str) -> Non
     with world.under_load(f"{role} stopped", join=role == "coordinator"):
         term = world.term(role)
         supervisor, sleeper = world.stop_acting(role)
-        superseded = supervisor.text().count(f"{role} was superseded")
+        superseded = supervisor.text().count(f"agents: {role} was superseded")
         world.await_take_over(role, term)
         world.await_answers()
         os.kill(sleeper, signal.SIGCONT)
@@ -27,7 +27,7 @@ def test_an_agent_sleeps_through_its_replacement(world: World, role: str) -> Non
         until(
             f"the supervisor of the {role} that slept",
             "that one to end as superseded",
-            lambda: supervisor.text().count(f"{role} was superseded") > superseded,
+            lambda: supervisor.text().count(f"agents: {role} was superseded") > superseded,
             why_not=supervisor.tail,
         )
 

@@ -87,7 +87,7 @@ def test_the_metadata_topic_is_deleted(own_world: World) -> None:
 
     def not_again() -> list[str]:
         """Who has read this log halts whenever it is started; others cannot know that there was one, and wait."""
-        return [f"{role} of {each.name}" for each, role in acted if each.text().count(f"{role} halted and") < 2]
+        return [f"{role} of {each.name}" for each, role in acted if each.text().count(f"agents: {role} halted and") < 2]
 
     until("the test", "all that acted to halt again", lambda: not not_again(), RECOVERY_S, lambda: str(not_again()))
     assert not exists(admin, name)
