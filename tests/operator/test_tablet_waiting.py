@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from dataclasses import replace
 
 import pytest
 
@@ -15,7 +16,7 @@ from ringlog.kernel.commands.movements import Assassinate
 from ringlog.kernel.commands.nodes import DeclareDown
 from ringlog.kernel.commands.tablets import RevertTablets
 from ringlog.kernel.state import ClusterState
-from ringlog.kernel.tablets.stages import MIGRATION, STAGES, STREAMING
+from ringlog.kernel.tablets.stages import MIGRATION, STAGES, STREAMING, session
 from ringlog.operator.author_json import from_json
 from ringlog.operator.rehearsal import acknowledgements
 from ringlog.operator.tablets import explained, explanation
@@ -80,3 +81,21 @@ def test_every_way_out_is_a_command_that_there_is() -> None:
     moving = tablet(applied(state, back)).transition
     assert moving is not None
     assert moving.stage == STAGES[STREAMING].back
+
+
+def test_a_report_that_cannot_be_used_is_told_where_the_tablet_waits() -> None:
+    state = begun(START, MOVE, STREAMING)
+    moving = tablet(state).transition
+    assert moving is not None
+    assert MOVE.to is not None
+    target, own = MOVE.to.node, session(TABLE, tablet(state).index, moving)
+    acks = acks_of(state)
+    assert tablet_waiting(state, state.tablets[TABLE], tablet(state), acks).text == COORDINATOR
+    wrong = tuple(replace(one, checksum="") if one.operation == own else one for one in acks[target].reports)
+    acks[target] = replace(acks[target], reports=wrong)
+    found = tablet_waiting(state, state.tablets[TABLE], tablet(state), acks)
+    name = state.nodes[target].name
+    assert found.nodes == (target,)
+    assert found.text.startswith(f"{name} to report that its work (")
+    assert f"; bad_field: report of {name} is malformed: checksum '' must be" in found.text
+    assert not [one for one in sound_reports(state, target, acks[target]) if one.operation == own]

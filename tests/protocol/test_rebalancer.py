@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 
 from ringlog.kernel.commands.cluster import ChangeSettings
 from ringlog.kernel.commands.nodes import DeclareUp, UnregisterNode
-from ringlog.kernel.commands.rebalances import CancelRebalance, FinishCancel
+from ringlog.kernel.commands.rebalances import CancelRebalance, FinishCancel, ResetPartitions
 from ringlog.kernel.commands.zones import AlterZone, SetDataNodes
 from ringlog.kernel.history import state_id_at
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.zones.model import HIGH_AVAILABILITY, NEVER, ZonePartition
+from ringlog.kernel.zones.resets import has_quorum
 from ringlog.node.protocol.groups import Member, NoRows
 from ringlog.protocol.answers import AppliedResult, RejectedResult
 from ringlog.protocol.coordinator import NewAcks, Note, ReadAcks, Submit, Wait
@@ -22,7 +24,7 @@ from ringlog.protocol.data_nodes import Timers, due, followed
 from ringlog.protocol.effects import Newest, Until, WallClock, carry_out
 from ringlog.protocol.rebalancer import rebalance
 from ringlog.protocol.rebalancer_core import RebalancerView, propose
-from ringlog.protocol.zone_groups import Words, awaited, not_returned, words_of
+from ringlog.protocol.zone_groups import COPY, Words, awaited, not_returned, session, words_of
 from ringlog.wire.ids import time_of
 from ringlog.wire.records import NodeAck
 from tests.kernel.entries import applied
@@ -213,6 +215,23 @@ def test_the_survivor_with_the_longest_log_goes_on() -> None:
         acks[node] = NodeAck(state.cluster_id, node, "1", state.epoch, state.epoch, words, 0, 0)
     (found,) = propose(RebalancerView(state, words_of(state, acks)))
     assert shown(partition(done(state, found.command)).pending[0]) == "B"
+
+
+def test_a_word_that_no_log_takes_holds_up_the_partitions_that_need_it_and_no_others() -> None:
+    """All that a zone resets is one entry: one length of a log that is none would have it refused as a whole."""
+    state = led(with_zone("ABCDEF", replicas=1, partitions=6, mode=HIGH_AVAILABILITY), "ABCDEF")[0]
+    state, _ = led(done(state, AlterZone("z", replicas=3)), "ABCDEF")
+    state = applied(state, *down("DEF"))
+    lost = [one for one in map(partial(partition, state), range(6)) if not has_quorum(state, state.zones["z"], one)]
+    first, *others = lost
+    acks, copy = acks_of(state, "ABC"), session(first, COPY)
+    for node, ack in acks.items():
+        wrong = tuple(replace(one, rows=-1) if one.operation == copy else one for one in ack.reports)
+        acks[node] = replace(ack, reports=wrong)
+    known = RebalancerView(state, words_of(state, acks))
+    resets = [one.command for one in propose(known) if isinstance(one.command, ResetPartitions)]
+    assert [one.partitions for one in resets] == [tuple(one.number for one in others)]
+    assert others, "there is more than one"
 
 
 class Failing(NoRows):

@@ -33,7 +33,7 @@ from ringlog.kernel.values import Micros, NodeId
 from ringlog.operator.clocks import left_ahead, ways_of
 from ringlog.operator.shown import when
 from ringlog.protocol.ack_book import is_vouched_for
-from ringlog.protocol.witnesses import complaints, reports_of, sound_reports, witnesses_of
+from ringlog.protocol.witnesses import complaints, reports_of, session_complaints, sound_reports, witnesses_of
 from ringlog.wire.records import FailedTries, NodeAck
 
 COORDINATOR = "the coordinator"
@@ -175,6 +175,7 @@ def tablet_waiting(state: ClusterState, tablets: TabletMap, tablet: Tablet, acks
     if nodes := tuple(node for node in wanted if node not in done):
         work = STAGES[tablet.transition.stage].work.value
         text = f"{', '.join(state.nodes[node].name for node in nodes)} to report that its work ({work}) is done"
+        text = "; ".join([text, *_told(session_complaints(state, acks, own), nodes)])
         return WaitingFor(text, nodes, _tablet_ways_out(state, tablets, tablet, nodes))
     return WaitingFor(COORDINATOR)
 

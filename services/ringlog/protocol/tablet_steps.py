@@ -24,7 +24,6 @@ from ringlog.kernel.commands.tablets import (
     TabletRevert,
     is_anywhere,
 )
-from ringlog.kernel.operations.reports import broken_report
 from ringlog.kernel.operations.sources import NOBODY
 from ringlog.kernel.state import ClusterState, in_order
 from ringlog.kernel.tablets.gates import awaited, is_open, reporters
@@ -62,13 +61,13 @@ def tablet_steps(
 ) -> Iterator[Command]:
     """The commands by which tablets go on now: at most one of each kind, and those that finish a resize.
 
-    ``in_vain``: sessions whose streams were tried as often as they may be, and why that came to nothing.
+    ``said``: sound reports. ``in_vain``: sessions whose streams were tried as often as they may be, and why that came
+    to nothing.
     """
     acked = {one.node: min(one.applied, one.drained) for one in witnesses}
     reports: dict[str, dict[NodeId, StreamReport]] = {}
     for report in said:
-        if broken_report(report) is None:
-            reports.setdefault(report.operation, {})[report.node] = report
+        reports.setdefault(report.operation, {})[report.node] = report
     back, on = [], []
     for tablets, transition in transitions(state):
         tablet = tablets.tablet(transition.tablet)

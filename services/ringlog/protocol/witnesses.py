@@ -7,7 +7,7 @@ and the command line counts here, so that both see the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from ringlog.kernel.history import state_id_at
 from ringlog.kernel.operations.gates import REPORTED_STAGES, gaining_nodes
@@ -36,8 +36,14 @@ def reports_of(state: ClusterState, acks: Acks, operation: Operation) -> tuple[S
 
 
 def sound_reports(state: ClusterState, node: NodeId, ack: NodeAck) -> tuple[StreamReport, ...]:
-    """What a node reports of itself, of whatever it is, if its acknowledgement counts."""
-    return tuple(one for one in ack.reports if one.node == node) if _is_ours(state, node, ack) else ()
+    """What a node reports of itself, of whatever it is, that can be used, if its acknowledgement counts."""
+    return tuple(one for one in _own(state, node, ack) if broken_report(one) is None)
+
+
+def session_complaints(state: ClusterState, acks: Acks, name: str) -> tuple[tuple[NodeId, str], ...]:
+    """(node, what is wrong) of all that nodes report of a session and that cannot count, by node."""
+    reports = (report for node, ack in sorted(acks.items()) for report in _own(state, node, ack))
+    return tuple(_malformed(state, (report for report in reports if report.operation == name)))
 
 
 def session_tries(state: ClusterState, acks: Acks) -> Iterator[tuple[NodeId, FailedTries]]:
@@ -62,6 +68,16 @@ def _ours(state: ClusterState, acks: Acks) -> list[tuple[NodeId, NodeAck]]:
 
 def _is_ours(state: ClusterState, node: NodeId, ack: NodeAck) -> bool:
     return node == ack.node and is_vouched_for(ack, state) and state.nodes[node].state != "left"
+
+
+def _own(state: ClusterState, node: NodeId, ack: NodeAck) -> tuple[StreamReport, ...]:
+    return tuple(one for one in ack.reports if one.node == node) if _is_ours(state, node, ack) else ()
+
+
+def _malformed(state: ClusterState, reports: Iterable[StreamReport]) -> Iterator[tuple[NodeId, str]]:
+    for report in reports:
+        if (broken := broken_report(report)) is not None:
+            yield report.node, f"report of {state.nodes[report.node].name} is malformed: {broken}"
 
 
 def _last_reports(state: ClusterState, acks: Acks, operation: Operation) -> list[StreamReport]:
@@ -96,9 +112,7 @@ def _of_acks(state: ClusterState, acks: Acks) -> Iterator[tuple[NodeId, str]]:
 def _of_reports(state: ClusterState, acks: Acks, operation: Operation) -> Iterator[tuple[NodeId, str]]:
     if operation.stage not in REPORTED_STAGES:
         return
-    for report in _last_reports(state, acks, operation):
-        if (broken := broken_report(report)) is not None:
-            yield report.node, f"report of {state.nodes[report.node].name} is malformed: {broken}"
+    yield from _malformed(state, _last_reports(state, acks, operation))
     for node in gaining_nodes(operation):
         ack = acks.get(node)
         for report in ack.reports if ack is not None and _is_ours(state, node, ack) else ():
