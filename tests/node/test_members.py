@@ -9,8 +9,11 @@ import pytest
 
 from ringlog.kernel.commands.zones import AlterZone
 from ringlog.kernel.state import ClusterState
-from ringlog.node.protocol import groups
+from ringlog.kernel.values import StreamReport
+from ringlog.node.holder import Holder
+from ringlog.node.protocol import acks, groups
 from ringlog.node.protocol.groups import GroupReplicas, Member, NoRows
+from ringlog.node.tries import Tries
 from ringlog.protocol.zone_groups import FAILED, HAS, RETURNED, session
 from ringlog.sim.actors.replicas import SimReplicas
 from ringlog.sim.simulation import Simulation
@@ -110,3 +113,34 @@ def test_an_acknowledgement_has_no_more_words_than_it_may(monkeypatch: pytest.Mo
     state = begun(5)
     found = Member(ids("A")[0], NoRows()).words(state, state.epoch)
     assert [word.operation for word in found] == [session(partition(state, number), HAS) for number in range(3)]
+
+
+class Here:
+    """Registers that hold up nothing."""
+
+    def acknowledgeable(self) -> int:
+        return 10**9
+
+    def received(self, operation: str) -> bool:
+        return bool(operation)
+
+
+def test_an_acknowledgement_with_rows_that_came_has_no_more_reports_than_it_may(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is left out follows: rows that came are told first, words of partitions fill what is left."""
+    monkeypatch.setattr(acks, "WORDS_MAX", 4)
+    state, (node,) = begun(5), ids("A")
+    holder = Holder(node)
+    holder.adopt(state)
+    holder.caught_up = True
+    for count in (2, 6):
+        holder.reports = {f"ks.t/{one}@9": StreamReport(node, f"ks.t/{one}@9", 1, "ab") for one in range(count)}
+        steps = acks.acknowledge(holder, Here(), Tries(), "1", NoRows())
+        assert isinstance(next(steps), acks.News)
+        effect: object = next(steps)
+        while not isinstance(effect, acks.PublishAcknowledgement):
+            effect = steps.send(0)
+        told = [one.operation for one in effect.ack.reports]
+        words = [session(partition(state, number), HAS) for number in range(4 - min(count, 4))]
+        assert told == sorted(holder.reports)[:4] + words

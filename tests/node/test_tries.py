@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from ringlog.kernel.commands.cluster import ChangeSettings
 from ringlog.kernel.commands.movements import Join
 from ringlog.kernel.commands.operations import FailOperation, RetryOperation
@@ -56,3 +58,13 @@ def test_news_are_few_and_the_last_one_is_among_them() -> None:
         news.add(news_of(tries.told(), 200))
     assert len(news) == 9
     assert len(news_of(tries.told(), 200)) == 2
+
+
+def test_of_many_streams_those_are_told_that_were_tried_most_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are the next to be decided about; an acknowledgement with all of them might be too large for its topic."""
+    monkeypatch.setattr("ringlog.node.tries.TOLD_MAX", 2)
+    state, tries = placed(TWO, simple(1)), Tries()
+    for number in range(4):
+        for _ in range(1 + number % 3):
+            tries.failed(number, f"ks.t/{number}@9", "n2", state, "away", 0)
+    assert [(one.operation, one.count) for one in tries.told()] == [("ks.t/1@9", 2), ("ks.t/2@9", 3)]

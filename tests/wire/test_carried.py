@@ -73,10 +73,15 @@ from ringlog.kernel.values import (
     GenerationRange,
     Position,
     Replication,
+    StreamReport,
     TypeField,
 )
 from ringlog.log.topics import RECORD_BYTES_MAX
+from ringlog.node.protocol.groups import WORDS_MAX
+from ringlog.node.tries import REASON_LENGTH_MAX as TRIED_LENGTH_MAX
+from ringlog.node.tries import TOLD_MAX
 from ringlog.wire.changes import encode_change_record
+from ringlog.wire.records import FailedTries, NodeAck, encode_node_ack
 from tests.kernel.entries import applied, entry, founded, random_command, uuid, with_normal_nodes
 from tests.wire import test_zones_carried
 
@@ -305,6 +310,16 @@ def test_the_largest_of_what_is_small_fits() -> None:
     assert max(found.values()) < CHANGE_BYTES_MAX // 100
     tablets = TabletsChange(LATEST, table, 2**20, LATEST, Resize("split", 2**62, LATEST), 2**62)
     assert size(ChangeRecord("tablets", table, tablets)) < CHANGE_BYTES_MAX // 100
+
+
+def test_the_largest_acknowledgement_fits() -> None:
+    """One that its topic refuses would stop every gate that counts the node."""
+    table = f"{'k' * 48}.{'t' * 48}"
+    report = StreamReport(uuid(1), f"{table}/{2**20}@{LATEST}/returned", LATEST, "f" * 64)
+    worst = chr(0x10FFFF) * TRIED_LENGTH_MAX
+    tries = (FailedTries(f"{table}/{2**20}@{LATEST}", uuid(2), 2**31, LATEST, LATEST, worst),) * TOLD_MAX
+    ack = NodeAck(uuid(1), uuid(1), "i" * 100, LATEST, LATEST, (report,) * WORDS_MAX, LATEST, LATEST, tries, uuid(3))
+    assert RECORD_BYTES_MAX // 2 < len(encode_node_ack(ack)) + FRAMING_BYTES < RECORD_BYTES_MAX
 
 
 HELD = {

@@ -10,8 +10,9 @@ started again counts anew: somebody did something.
 from __future__ import annotations
 
 import threading
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
+from heapq import nlargest
 
 from ringlog.kernel.operations.failures import counts_from
 from ringlog.kernel.settings import setting
@@ -22,6 +23,8 @@ from ringlog.wire.records import FailedTries
 AGAIN_S = 0.2
 AGAIN_MOST_S = 3.0
 REASON_LENGTH_MAX = 300
+TOLD_MAX = 300
+"""Streams of which one acknowledgement tells."""
 
 
 class Tries:
@@ -57,9 +60,11 @@ class Tries:
             self._failed.pop(stream, None)
 
     def told(self) -> tuple[FailedTries, ...]:
-        """What has been in vain so far, sorted."""
+        """What has been in vain so far and most often, sorted."""
         with self._lock:
-            found = tuple(self._failed.values())
+            found: Sequence[FailedTries] = tuple(self._failed.values())
+        if len(found) > TOLD_MAX:
+            found = nlargest(TOLD_MAX, found, key=lambda one: one.count)
         return tuple(sorted(found, key=lambda one: (one.operation, one.source, one.count, one.reason)))
 
 

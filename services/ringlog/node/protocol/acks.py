@@ -2,6 +2,10 @@
 
 When one is due, ``ringlog.node.due`` says. One is under way at a time: what was not taken is made anew, with what is
 newest by then.
+
+However much there is to say, one record takes it, or no gate would pass for the node any more: at most ``WORDS_MAX``
+reports, those of rows before those of zones, and ``TOLD_MAX`` streams that were tried in vain, those tried most often.
+What is left out follows as these come to an end.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ from ringlog.kernel.settings import setting
 from ringlog.kernel.values import Epoch, Micros, OperationId, StreamReport
 from ringlog.node.due import Due, Words
 from ringlog.node.holder import Holder
-from ringlog.node.protocol.groups import GroupReplicas, Member
+from ringlog.node.protocol.groups import WORDS_MAX, GroupReplicas, Member
 from ringlog.node.tries import Tries, news_of
 from ringlog.protocol.effects import At, Now, Steps, WallClock
 from ringlog.wire.records import FailedTries, NodeAck
@@ -104,7 +108,7 @@ def _drafted(
         state = holder.state
         epoch = min(state.epoch, registers.acknowledgeable())
         reports = tuple(holder.reports[name] for name in sorted(holder.reports) if registers.received(name))
-        reports += member.words(state, epoch)
+        reports = (reports + member.words(state, epoch))[:WORDS_MAX]
         failed = tries.told()
         words = (tuple(report.operation for report in reports), news_of(failed, setting(state, "stream_tries_max")))
         if not due.is_due(state, epoch, words, now):
