@@ -39,7 +39,7 @@ def test_a_look_shows_what_the_pieces_have(tmp_path: Path) -> None:
         rows = DiskRows(options.folder / ROWS, folder.node)
         open_.callback(rows.close)
         holder = Holder(folder.node, rows)
-        data = DataSide(folder, options, holder, ManualClock(NOW))
+        data = DataSide(folder, options, holder, ManualClock(NOW), replica, lambda: None)
         open_.callback(data.stop)
         tail = MutationsTail("127.0.0.1:1", "c", "n1")
         open_.callback(tail.close)
@@ -55,7 +55,7 @@ def test_a_look_shows_what_the_pieces_have(tmp_path: Path) -> None:
             author = DirectAuthor(log, replica, "tester")
             author.submit(register(1, id=folder.node, name="n1"))
             holder.adopt(replica.read_barrier())
-            data.start(replica, threading.Event())
+            data.start(threading.Event())
             until(lambda: data.status().epoch == replica.state.epoch, "the registers to adopt")
             assert watch.health()[0].state == "catching_up"
             holder.caught_up = True
@@ -64,6 +64,7 @@ def test_a_look_shows_what_the_pieces_have(tmp_path: Path) -> None:
             assert (health.state, health.is_ready, health.behind) == ("ready", True, 0)
             shown = {(one.name, *one.labels): one.value for one in watch.samples()}
             assert shown[("ringlog_node_rows_epoch",)] == shown[("ringlog_node_registers_epoch",)] == 2
+            assert shown[("ringlog_node_known_epoch",)] == 2
             assert shown[("ringlog_node_writes", "kept")] == 2
             size = shown[("ringlog_node_disk_bytes", "rows")]
             assert isinstance(size, int)

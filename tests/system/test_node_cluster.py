@@ -16,6 +16,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import grpc
 import pytest
 from confluent_kafka import Producer
 from tests.kernel.rows.histories import SECOND, TYPES, Statement, draw, model, mutation_of, viewed
@@ -28,6 +29,7 @@ from ringlog.kernel.commands.schema import CreateTable
 from ringlog.kernel.commands.service import AddServiceMember
 from ringlog.kernel.history import state_id_at
 from ringlog.kernel.operations.stages import FINISHED, PUBLISH_CDC_GENERATION, WRITE_BOTH_READ_OLD
+from ringlog.kernel.outcome import Entry
 from ringlog.kernel.ownership.placements import group_at, nodes_of
 from ringlog.kernel.ring.murmur3 import token_of
 from ringlog.kernel.rows.reading import SeenRow
@@ -40,6 +42,8 @@ from ringlog.log.topics import MUTATIONS
 from ringlog.node.identity import alone_in
 from ringlog.node.log_copy import COPY, copy_of_member
 from ringlog.stack import StackInfo
+from ringlog.wire.data import SERVICE, EntriesReply, EntriesRequest, pack, unpack
+from ringlog.wire.entries import decode_entry
 from ringlog.wire.partitions import mutation_key, mutation_partition
 from ringlog.wire.records import Mutation, encode_mutation
 
@@ -208,7 +212,16 @@ def test_a_member_of_the_service_has_the_log_in_its_folder(world: World) -> None
     ended = end_of(copy_of_member(path.parent))
     service = world.agents.state.service[node]
     assert ended.at.state.epoch >= service.since - 1, "who acknowledges that it joins has the entry"
-    assert state_id_at(world.agents.state, ended.at.state.epoch) == ended.at.state.state_id
+    state = world.agents.state
+    assert state_id_at(state, ended.at.state.epoch) == ended.at.state.state_id
+    status = world.status("n1")
+    assert status is not None
+    asked = EntriesRequest(state.cluster_id, node, service.since - 1, state_id_at(state, service.since - 1))
+    with grpc.insecure_channel(f"127.0.0.1:{status['data_port']}") as channel:
+        reply = unpack(EntriesReply, channel.unary_unary(f"/{SERVICE}/Entries")(pack(asked), timeout=60))
+    shown = decode_entry(reply.entries[0])
+    assert isinstance(shown, Entry)
+    assert shown.state_id == state_id_at(state, service.since), "it shows a peer that is behind what it has"
 
 
 def test_one_folder_one_process(world: World) -> None:

@@ -47,11 +47,11 @@ from ringlog.log.following import Follower, Halt, Subscription
 from ringlog.log.identity import GROWN, Memory, Recorded, RecordFile, Seen, Topic, check_begin, check_identity, compared
 from ringlog.log.port import LogRecord, LogTail, MetadataLog
 from ringlog.log.reading import bounds_of_what_is_there, record_at
+from ringlog.log.recent import LAST_ALONE, RecentEntries
 from ringlog.protocol.effects import LogEnd, Now, ReadUpTo, carry_out, read_barrier
 from ringlog.runtime.logs import Seldom, get_logger
 
-POLL_S = 0.2
-WATCH_S = 5.0
+POLL_S, WATCH_S = 0.2, 5.0
 NOTE_S = 1.0
 """How often a replica that moves notes how far it is: what a power cut takes from its memory."""
 RETRY_S, ASK_S, SUSPECT_S, MISSING_S = 0.05, 2.0, 0.5, 10.0
@@ -69,8 +69,8 @@ class LogReplica:
     one is noticed then, too: a file, or a ``Memory``. ``seen``: epochs that others remember, compared when folded.
     ``start``: a state of this very log, and the position behind it, from where it folds; without it, the beginning.
     ``beginning``: finds such a start when the replica starts; ``began``: the state with which it then did.
-    ``foreseen``: for an author of this process, who folds what it sends. ``known_end``: where the log ended when it was
-    last asked, and when that was (monotonic seconds); None before the start.
+    ``foreseen``: for an author of this process, who folds what it sends; ``recent``: the entries applied last.
+    ``known_end``: where the log ended when it was last asked, and when that was (monotonic seconds); None before.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class LogReplica:
     ) -> None:
         self.log = metadata
         self.decisions = threading.Lock()
-        self.foreseen = Foreseen()
+        self.foreseen, self.recent = Foreseen(), RecentEntries(LAST_ALONE)
         self.known_end: tuple[int, float] | None = None
         self._cluster_id = cluster_id
         self._memory = RecordFile(record) if isinstance(record, Path) else record
@@ -337,8 +337,9 @@ class LogReplica:
                     return False
             if not self._agrees(after, offset + 1):
                 return False
-            if after is not before:
+            if after is not before and self._arrived is not None:
                 self._newest = self._arrived
+                self.recent.add(after.epoch, self._arrived.data)
             elif outcome.kind in _OFF_THE_CHAIN and isinstance(item, Entry) and lies_beside(before, item):
                 self._is_contradicted = True
             self._state = after

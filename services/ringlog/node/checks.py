@@ -28,6 +28,7 @@ from ringlog.wire.data import (
     KEY_BYTES_MAX,
     TOO_LARGE,
     VALUE_BYTES_MAX,
+    EntriesRequest,
     ReadRequest,
     ReadRowsRequest,
     RowsRequest,
@@ -78,6 +79,11 @@ def rows_refusal(request: ReadRowsRequest) -> str:
     if len(request.partition_key) > KEY_BYTES_MAX:
         return TOO_LARGE
     return "" if _are_positions(request.at) else BAD_POSITION
+
+
+def entries_refusal(request: EntriesRequest) -> str:
+    """The code that refuses a question about the log as such."""
+    return _epoch_refusal(min(request.epoch, request.snapshot, request.chunk))
 
 
 def stream_refusal(request: StreamRequest | RowsRequest) -> str:

@@ -1,4 +1,4 @@
-"""The node's gRPC side: reads, writes, repairs, streams and status of its registers.
+"""The node's gRPC side: reads, writes, repairs, streams and status of its registers, and entries of the log for peers.
 
 The methods carry our own Avro records as bytes (``ringlog.wire.data``); gRPC brings connections, deadlines, flow
 control and streams. A refusal is an answer with a code. A status other than OK means: the bytes are no message
@@ -15,6 +15,7 @@ from typing import TypeVar
 import grpc
 
 from ringlog.kernel.history import contradicts
+from ringlog.kernel.values import Epoch
 from ringlog.node import checks, row_reads, row_stream
 from ringlog.node.cells import Excerpt
 from ringlog.node.errors import NodeFailed
@@ -37,6 +38,8 @@ from ringlog.wire.data import (
     SERVICE,
     WRONG_NODE,
     Cells,
+    EntriesReply,
+    EntriesRequest,
     ReadReply,
     ReadRequest,
     ReadRowsReply,
@@ -69,6 +72,8 @@ OPTIONS = (
 class DataServer:
     """Serves ``host``'s registers, and streams of ``holder``'s rows.
 
+    ``entries`` answers peers that are behind; ``named`` hears of epochs that are not here yet.
+
     ``port`` 0, or one that is taken: any free one of ``address``. ``cluster_id`` gives the cluster that the node is in,
     empty while it does not know.
     """
@@ -82,12 +87,17 @@ class DataServer:
         port: int = 0,
         page_bytes: int = PAGE_BYTES_MAX,
         silence_s: float = SILENCE_S,
+        *,
+        entries: Callable[[EntriesRequest], EntriesReply] | None = None,
+        named: Callable[[Epoch], object] = lambda _: None,
     ) -> None:
         self._host = host
         self._holder = holder
         self._cluster_id = cluster_id
         self._page_bytes = page_bytes
         self._silence_s = silence_s
+        self._entries_for = entries
+        self._named = named
         self._streams = threading.BoundedSemaphore(STREAMS_MAX)
         self._server = grpc.server(
             ThreadPoolExecutor(WORKERS, thread_name_prefix="data"), options=OPTIONS, maximum_concurrent_rpcs=CALLS_MAX
@@ -99,6 +109,7 @@ class DataServer:
             "ReadRows": grpc.unary_unary_rpc_method_handler(self._read_rows),
             "Stream": grpc.unary_stream_rpc_method_handler(self._stream),
             "StreamRows": grpc.unary_stream_rpc_method_handler(self._stream_rows),
+            "Entries": grpc.unary_unary_rpc_method_handler(self._entries),
             "Status": grpc.unary_unary_rpc_method_handler(self._status),
         }
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
@@ -134,6 +145,7 @@ class DataServer:
         except NodeFailed as unknown:
             context.abort(grpc.StatusCode.ABORTED, f"nobody knows whether it was written: {unknown}")
         if isinstance(found, Behind):
+            self._named(request.epoch)
             return pack(WriteReply(self._host.node, self._epoch(), BEHIND))
         return pack(write_reply(self._host.value, found))
 
@@ -147,6 +159,7 @@ class DataServer:
         except NodeFailed as failed:
             context.abort(grpc.StatusCode.ABORTED, str(failed))
         if isinstance(found, Behind):
+            self._named(request.epoch)
             return pack(ReadReply(self._host.node, self._epoch(), BEHIND))
         return pack(read_reply(self._host.value, found, request.digest))
 
@@ -155,7 +168,17 @@ class DataServer:
         refused = self._misdirected(request.cluster_id, request.node) or checks.rows_refusal(request)
         if refused:
             return pack(ReadRowsReply(self._host.node, self._epoch(), refused))
-        return pack(row_reads.answered(self._holder, request, row_reads.CATCH_UP_S))
+        reply = row_reads.answered(self._holder, request, row_reads.CATCH_UP_S)
+        if reply.epoch < request.epoch:
+            self._named(request.epoch)
+        return pack(reply)
+
+    def _entries(self, data: bytes, context: grpc.ServicerContext) -> bytes:
+        request = _unpacked(EntriesRequest, data, context)
+        refused = self._misdirected(request.cluster_id, request.node)
+        if refused or self._entries_for is None:
+            return pack(EntriesReply(self._host.node, self._epoch(), refused or NOT_READY))
+        return pack(self._entries_for(request))
 
     def _status(self, data: bytes, context: grpc.ServicerContext) -> bytes:
         request = _unpacked(StatusRequest, data, context)

@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Callable
 
 from ringlog.client.peers import Peers, StatusPages
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Epoch, OperationId
 from ringlog.log.errors import LogError, WaitTimedOut
 from ringlog.log.identity import Seen
+from ringlog.log.recent import RecentEntries
 from ringlog.log.replica import LogReplica
+from ringlog.node.asking import PeerAsking
 from ringlog.node.cells import CellMap
 from ringlog.node.data_server import DataServer
+from ringlog.node.entries import EntriesSide, LogOnDisk
 from ringlog.node.errors import NodeFailed
 from ringlog.node.frames import JournalDamaged
 from ringlog.node.holder import Holder, RowFetch
@@ -39,12 +43,23 @@ RESTORE = "restore the folder, or replace this node by a new one"
 
 class DataSide:
     """The registers of the node of ``folder``. ``port``: where they are served; the last one, if it is free.
-    ``tries``: streams of registers or rows that were asked for in vain.
+    ``tries``: streams of registers or rows that were asked for in vain. ``asking``: what peers are asked of the log
+    that ``replica`` follows; they are answered from ``copy``, where the node has one, and from what it applied last.
 
     Raises NodeFailed where the disk does not hold what the node has acknowledged.
     """
 
-    def __init__(self, folder: NodeFolder, options: NodeOptions, holder: Holder, clock: Clock) -> None:
+    def __init__(
+        self,
+        folder: NodeFolder,
+        options: NodeOptions,
+        holder: Holder,
+        clock: Clock,
+        replica: LogReplica,
+        copy: Callable[[], LogOnDisk | None],
+    ) -> None:
+        self._replica = replica
+        replica.recent = RecentEntries()
         self._state = ClusterState()
         self._holder = holder
         cells = self._cells = options.folder / CELLS
@@ -57,13 +72,23 @@ class DataSide:
         if folder.data_port and epoch < folder.acknowledged:
             self._host.close()
             raise NodeFailed(f"this node acknowledged epoch {folder.acknowledged}, {cells} ends at {epoch}: {RESTORE}")
-        self._server = DataServer(self._host, holder, lambda: self._state.cluster_id, options.host, folder.data_port)
+        self._stopping = threading.Event()
+        self._peers = Peers(StatusPages(lambda: self._state))
+        self.asking = PeerAsking(folder.node, replica, self._peers, self._stopping)
+        entries = EntriesSide(folder.node, lambda: replica.state, lambda: replica.recent, copy)
+        self._server = DataServer(
+            self._host,
+            holder,
+            lambda: self._state.cluster_id,
+            options.host,
+            folder.data_port,
+            entries=entries.answered,
+            named=self.asking.named.note,
+        )
         self.port = self._server.port
         folder.keep_data_port(self.port)
-        self._peers = Peers(StatusPages(lambda: self._state))
         self.tries = Tries()
         self._puller = Puller(self._host, self._peers, self.tries, clock)
-        self._stopping = threading.Event()
         self._failure: BaseException | None = None
         self._thread: threading.Thread | None = None
 
@@ -72,10 +97,10 @@ class DataSide:
         epoch, state_id = self._host.adopted
         return (Seen(epoch, state_id, str(self._cells)),) if state_id else ()
 
-    def start(self, replica: LogReplica, news: threading.Event) -> None:
+    def start(self, news: threading.Event) -> None:
         """Follow the log and answer; ``news`` is set when there may be more to acknowledge."""
         rarely_collect()
-        self._thread = threading.Thread(target=self._follow, args=(replica, news), name="registers", daemon=True)
+        self._thread = threading.Thread(target=self._follow, args=(news,), name="registers", daemon=True)
         self._thread.start()
         self._server.start()
 
@@ -120,11 +145,11 @@ class DataSide:
         """A stream of rows that the node gains under ``state``."""
         return RowPull(self._peers, self._host.node, state, fetch, self._holder.take_in)
 
-    def _follow(self, replica: LogReplica, news: threading.Event) -> None:
+    def _follow(self, news: threading.Event) -> None:
         try:
             while not self._stopping.is_set():
                 with contextlib.suppress(WaitTimedOut):
-                    self._state = replica.wait_for(self._newer, LOOK_S, "a newer epoch")
+                    self._state = self._replica.wait_for(self._newer, LOOK_S, "a newer epoch")
                 self._host.adopt(self._state)
                 news.set()
                 self._puller.start()

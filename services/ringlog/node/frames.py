@@ -99,6 +99,17 @@ class Sealer:
         found = data[at + _HEAD.size : at + _HEAD.size + length]
         return found if len(found) == length and zlib.crc32(found) == total else None
 
+    def read(self, file: int, at: int) -> bytes | None:
+        """The payload of the whole frame at a place of an open file. Raises OSError."""
+        head = os.pread(file, _HEAD.size, at)
+        if len(head) < _HEAD.size:
+            return None
+        mark, length, synced, total, seal = _HEAD.unpack(head)
+        if mark != _MARK or seal != self._of(at, length, synced, total):
+            return None
+        found = os.pread(file, length, at + _HEAD.size)
+        return found if len(found) == length and zlib.crc32(found) == total else None
+
     def size(self, payload: bytes) -> int:
         """Bytes of the payload's frame."""
         return _HEAD.size + len(payload)

@@ -8,6 +8,7 @@ The file has frames, as a journal has them (``ringlog.node.frames``), and in the
 
 - What was synced stays: a torn end is cut, damage before it is refused (``copy_damaged``).
 - The records follow one another in the log without a gap, and are folded when the file is opened, and as they come.
+- Where the entry of each epoch stands in the file is known, 16 bytes an epoch: peers are answered from what was synced.
 - The file begins with the newest snapshot that the log says is confirmed and whose digest the own fold has: it is then
   written anew, to another file that takes the name. So it is as long as what follows on a snapshot, and the snapshot.
 - One process writes: the one that has the node's folder.
@@ -18,6 +19,8 @@ Source: CEP-21, members of the metadata service; decision 81.
 from __future__ import annotations
 
 import os
+import threading
+from array import array
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from struct import Struct
@@ -32,6 +35,7 @@ from ringlog.log.errors import CopyDamaged, LogForked, ReplicaHalted, SnapshotRe
 from ringlog.log.folding import BEGINNING, Start, follow
 from ringlog.log.identity import GROWN, Seen
 from ringlog.log.port import LogRecord
+from ringlog.log.recent import first_page
 from ringlog.log.snapshots import cut, fits, restored
 from ringlog.node.framed_file import write_frames, write_whole
 from ringlog.node.frames import HEAD_BYTES, JournalDamaged, Sealer, scan, sealer_of
@@ -49,13 +53,16 @@ log = get_logger("ringlog.node")
 
 
 class HeldLog:
-    """What a file holds, and its fold. ``at``: behind the last record; ``last``: that record, None before the first."""
+    """What a file holds, and its fold. ``at``: behind the last record; ``last``: that record, None before the first;
+    ``applied``: offsets of the entries that made the epochs after the base.
+    """
 
     def __init__(self, topic_id: str, base: Start) -> None:
         self.topic_id = topic_id
         self.base = self.at = base
         self.last: LogRecord | None = None
         self.marks: dict[Epoch, Start] = {}
+        self.applied = array("q")
 
     @property
     def next(self) -> int:
@@ -74,6 +81,8 @@ class HeldLog:
             if made.is_halt:
                 raise ReplicaHalted(made.outcome.code, made.outcome.detail, made.offset)
             self.at = made.next
+            if made.after is not made.before:
+                self.applied.append(made.offset)
             if is_mark(made.before, made.after):
                 kept = {epoch: one for epoch, one in self.marks.items() if str(epoch) in self.at.state.snapshots}
                 self.marks = kept | {self.at.state.epoch: self.at}
@@ -102,41 +111,89 @@ class CopyFile:
         self._file = -1
         self._size = 0
         self._sealer = Sealer.new()
+        self._reading = threading.Lock()
+        self._base = held.base
+        self._places = array("q")
         self.held = held
         self._write(records)
 
+    @property
+    def base(self) -> Start:
+        """The state with which it begins, for any thread."""
+        return self._base
+
+    def after(self, epoch: Epoch, page_bytes: int) -> tuple[bytes, ...] | None:
+        """Entries that follow on that epoch, as many as go into a page, for any thread; None if they are not here."""
+        with self._reading:
+            begin, places = epoch - self._base.state.epoch, self._places
+            if self._file < 0 or not 0 <= begin <= len(places):
+                return None
+            return first_page(self._entries(places[number] for number in range(begin, len(places))), page_bytes)
+
+    def _entries(self, places: Iterable[int]) -> Iterator[bytes]:
+        """Up to the first one that is not what was synced."""
+        for place in places:
+            payload = self._sealer.read(self._file, place)
+            if payload is None:
+                log.error("copy_damaged", kept=str(self._path), why=f"byte {place} is not what was synced")
+                return
+            yield _record_in(payload).data
+
     def take(self, records: Iterable[LogRecord]) -> Epoch:
         """Have these on the disk, and the epoch that they make. Raises as ``HeldLog.take``."""
-        frames, size = list[bytes](), self._size
+        frames, places, size = list[bytes](), array("q"), self._size
         for record in records:
+            applied = len(self.held.applied)
             if self.held.take(record):
+                places.extend([size] * (len(self.held.applied) - applied))
                 frames.append(self._sealer.frame(_framed(record), self._size, size))
                 size += len(frames[-1])
         if frames:
             write_whole(self._file, b"".join(frames))
             os.fdatasync(self._file)
             self._size = size
+            with self._reading:
+                self._places.extend(places)
             if (base := self.held.newer_base()) is not None:
                 self._begin_with(base)
         return self.held.at.state.epoch
 
     def close(self) -> None:
         """Let go of the file."""
+        with self._reading:
+            self._let_go()
+
+    def _let_go(self) -> None:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
 
     def _begin_with(self, base: Start) -> None:
+        del self.held.applied[: base.state.epoch - self.held.base.state.epoch]
         self.held.base = base
         kept = (record for record in _records(_payloads(self._path)) if record.offset >= base.position - 1)
         self._write(kept)
         log.info("copy_begins", epoch=base.state.epoch, bytes=self._size)
 
     def _write(self, records: Iterable[LogRecord]) -> None:
-        self._size = write_frames(self._path, _whole(self.held, records))
-        self.close()
-        self._file = os.open(self._path, os.O_RDWR | os.O_APPEND)
-        self._sealer = sealer_of(os.pread(self._file, HEAD_BYTES, 0), self._path.name)
+        places = array("q")
+        self._size = write_frames(self._path, self._placed(_whole(self.held, records), places))
+        with self._reading:
+            self._let_go()
+            self._file = os.open(self._path, os.O_RDWR | os.O_APPEND)
+            self._sealer = sealer_of(os.pread(self._file, HEAD_BYTES, 0), self._path.name)
+            self._base, self._places = self.held.base, places
+
+    def _placed(self, payloads: Iterable[bytes], places: array[int]) -> Iterator[bytes]:
+        """The same; ``places`` gets where the frames of applied entries will begin."""
+        at, applied = HEAD_BYTES, iter(self.held.applied)
+        offset = next(applied, None)
+        for payload in payloads:
+            if offset is not None and payload[:1] == RECORD and _record_in(payload).offset == offset:
+                places.append(at)
+                offset = next(applied, None)
+            at += self._sealer.size(payload)
+            yield payload
 
 
 def reopened(path: Path) -> CopyFile | None:
@@ -212,5 +269,10 @@ def _payloads(path: Path) -> tuple[bytes, ...]:
 def _records(payloads: Iterable[bytes]) -> Iterator[LogRecord]:
     for payload in payloads:
         if payload[:1] == RECORD:
-            offset, at = _PLACE.unpack_from(payload, 1)
-            yield LogRecord(offset, payload[1 + _PLACE.size :], at)
+            yield _record_in(payload)
+
+
+def _record_in(payload: bytes) -> LogRecord:
+    """The record of a payload of that kind."""
+    offset, at = _PLACE.unpack_from(payload, 1)
+    return LogRecord(offset, payload[1 + _PLACE.size :], at)

@@ -7,9 +7,10 @@ so what it holds does not rest on the fold that serves.
 
 It goes on where its file ends. Where the log begins later by now, it begins anew with a snapshot, as every reader
 does, unless that is another history: then the file is all that is left of the first one, and stays. A file that is
-damaged is set aside as evidence. Who is no member any more keeps what he had, and adds nothing.
+damaged is set aside as evidence. Who is no member any more keeps what he had, and adds nothing. Peers that are behind
+are answered from it, also while the broker is away.
 
-Source: CEP-21, members of the metadata service; decision 81.
+Source: CEP-21, members of the metadata service; decisions 81 and 89.
 """
 
 from __future__ import annotations
@@ -63,6 +64,12 @@ class MemberCopy:
         self._held = acknowledged
         self._news = news
         self._stopping = stopping
+        self._copy: CopyFile | None = None
+
+    @property
+    def entries(self) -> CopyFile | None:
+        """What peers are answered from; None while the node is no member. A broker that is away changes nothing."""
+        return self._copy
 
     def acknowledgeable(self, state: ClusterState) -> Epoch:
         """The newest epoch that a node may acknowledge under this state as far as its copy goes."""
@@ -70,12 +77,15 @@ class MemberCopy:
 
     def run(self) -> None:
         """Keep the copy while the node is a member, until it stops. Raises NodeFailed, LogError."""
-        while not self._stopping.is_set():
-            with contextlib.suppress(WaitTimedOut):
-                self._replica.wait_for(self._is_member, LOOK_S, "the node to be a member")
-                with contextlib.suppress(LogUnavailable, TopicMissing):
-                    self._follow()
-            self._stopping.wait(POLL_S if self._is_member(self._replica.state) else 0)
+        try:
+            while not self._stopping.is_set():
+                with contextlib.suppress(WaitTimedOut):
+                    self._replica.wait_for(self._is_member, LOOK_S, "the node to be a member")
+                    with contextlib.suppress(LogUnavailable, TopicMissing):
+                        self._follow()
+                self._stopping.wait(POLL_S if self._is_member(self._replica.state) else 0)
+        finally:
+            self._hold(None)
 
     def _is_member(self, state: ClusterState) -> bool:
         return self._node in state.service
@@ -83,10 +93,17 @@ class MemberCopy:
     def _follow(self) -> None:
         """Keep it until the node is no member, or the log begins behind it. Raises LogUnavailable, and as ``run``."""
         try:
-            with contextlib.closing(opened(self._path, self._replica.log, self._beginning)) as copy:
-                self._fill(copy)
+            copy = opened(self._path, self._replica.log, self._beginning)
+            self._hold(copy)
+            self._fill(copy)
+            self._hold(None)
         except OSError as error:
             raise NodeFailed(f"{self._path}: {error.strerror}: the node's copy of the log cannot be kept") from error
+
+    def _hold(self, copy: CopyFile | None) -> None:
+        before, self._copy = self._copy, copy
+        if before is not None:
+            before.close()
 
     def _fill(self, copy: CopyFile) -> None:
         with contextlib.closing(self._replica.log.tail(copy.held.next)) as tail:

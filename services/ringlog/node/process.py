@@ -108,8 +108,9 @@ class NodeProcess:
         self._holder = Holder(self._folder.node, self._rows)
         self._tail = MutationsTail(bootstrap, cluster, options.name)
         self._watch: TopicWatch | None = None
-        self._data = DataSide(self._folder, options, self._holder, clock)
+        self._data = DataSide(self._folder, options, self._holder, clock, client.replica, lambda: self._copy.entries)
         self._acks = Acks(bootstrap, cluster, self._keep, stopping)
+        self._copy = self._member_copy()
         self._loads = Loads(bootstrap, cluster, self._holder, lambda: self._data.cells, stopping)
         self._rivals = Rivals(KafkaLog(bootstrap, cluster, ACKS), self._folder.node, self._folder.incarnation)
         self._draw = SystemDraw()
@@ -146,12 +147,13 @@ class NodeProcess:
         server = self._server = HttpServer(api, self._folder.socket)
         server.start()
         try:
-            copy = self._watched.copy = self._copy()
-            side = CopiedSide(self._data, copy, lambda: self._holder.state)
+            self._watched.copy = self._copy
+            side = CopiedSide(self._data, self._copy, lambda: self._holder.state)
             acks = acknowledge(self._holder, side, self._data.tries, self._folder.incarnation, NoRows())
             wish = None if join_tokens is None else partial(self._wish, join_tokens)
             me = self._registration(release, features)
-            self._carry_out(live(me, self._holder, self._draw, acks, wish), self._of_life(copy))
+            peers = self._data.asking.steps(self._draw)
+            self._carry_out(live(me, self._holder, self._draw, acks, peers, wish), self._of_life())
         finally:
             self._stopping.set()
             if self._watch is not None:
@@ -168,7 +170,7 @@ class NodeProcess:
             self._folder.close()
             log.info("stopped", node=self._options.name, **self._verdicts)
 
-    def _copy(self) -> MemberCopy:
+    def _member_copy(self) -> MemberCopy:
         return MemberCopy(
             self._options.folder / COPY,
             self.node,
@@ -213,17 +215,18 @@ class NodeProcess:
             SettlingRefused: self._held,
             **self._acks.handlers,
             **self._loads.handlers,
+            **self._data.asking.handlers,
             **(handlers or {}),
         }
         with contextlib.suppress(Stopped):
             carry_out(steps, lambda effect: every[type(effect)](effect))
 
-    def _of_life(self, copy: MemberCopy) -> Handlers:
+    def _of_life(self) -> Handlers:
         return {
             FollowLog: lambda _: self._follow(),
             CompareDisk: lambda effect: self._compare_disk(effect.state),
-            ServeRegisters: lambda _: self._data.start(self._client.replica, self._acks.news),
-            OpenMutations: lambda _: self._open_mutations(copy),
+            ServeRegisters: lambda _: self._data.start(self._acks.news),
+            OpenMutations: lambda _: self._open_mutations(),
             Take: lambda _: self._take(),
             BeginStream: lambda effect: self._stream(effect.fetch),
             Beside: lambda effect: self._begin(effect.name, partial(self._carry_out, effect.steps)),
@@ -249,14 +252,14 @@ class NodeProcess:
             log.warning("no acknowledgements to compare with", why=missing.message)
         self._rivals.start()
 
-    def _open_mutations(self, copy: MemberCopy) -> OpenedMutations:
+    def _open_mutations(self) -> OpenedMutations:
         Patience("the mutations topic", self._stopping).until_answered(partial(self._tail.assign, self._rows.mark))
         if self._stopping.is_set():
             raise Stopped
         self._holder.topic_id = self._tail.topic_id
         self._watch = TopicWatch(self._bootstrap, self._tail.ids, self._topic_lost)
         self._watch.start()
-        self._begin("log copy", copy.run)
+        self._begin("log copy", self._copy.run)
         return OpenedMutations(self._tail.begin, self._tail.ends)
 
     def _take(self) -> list[Tailed]:

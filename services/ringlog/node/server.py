@@ -116,7 +116,13 @@ def _shown_cells(cells: tuple[LiveCell, ...]) -> dict[str, Any]:
 
 def _about(data: DataSide) -> dict[str, Any]:
     found = data.status()
-    return {"data_port": data.port, "data_epoch": found.epoch, "cells": found.cells, "start": found.start}
+    return {
+        "data_port": data.port,
+        "data_epoch": found.epoch,
+        "known_epoch": data.asking.known,
+        "cells": found.cells,
+        "start": found.start,
+    }
 
 
 class HttpServer:

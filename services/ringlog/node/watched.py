@@ -37,7 +37,8 @@ LOOKS: Final = 8
 @dataclass(frozen=True, slots=True)
 class NodeView:
     """One look at a node. ``state``: the adopted one; ``failure``: why it cannot go on; ``registers``: None before they
-    are served; ``copied``: of a member's copy of the log; ``clock_ahead``: see ``BrokerClock``.
+    are served; ``copied``: of a member's copy of the log; ``known``: the newest epoch that the node has heard of from
+    anybody; ``clock_ahead``: see ``BrokerClock``.
     """
 
     node: NodeId
@@ -57,6 +58,7 @@ class NodeView:
     tries: tuple[FailedTries, ...] = ()
     verdicts: Mapping[str, int] = field(default_factory=dict)
     disk: Mapping[str, int] = field(default_factory=dict)
+    known: Epoch = 0
 
 
 def health_of(view: NodeView) -> Health:
@@ -95,6 +97,7 @@ def samples_of(view: NodeView) -> Iterator[Sample]:
     yield Sample("ringlog_node_ready", health_of(view).is_ready)
     yield Sample("ringlog_node_acknowledged_epoch", view.acknowledged)
     yield Sample("ringlog_node_rows_epoch", view.state.epoch)
+    yield Sample("ringlog_node_known_epoch", view.known)
     yield Sample("ringlog_node_rows", view.rows)
     yield Sample("ringlog_node_streams", view.row_streams, ("rows",))
     if (registers := view.registers) is not None:

@@ -90,6 +90,7 @@ class NodeWatch:
             self._data.tries.told(),
             dict(self._verdicts),
             {of: _size(self._path, pattern) for of, pattern in FILES.items()},
+            self._data.asking.known,
         )
 
     def _copied(self, state: ClusterState) -> Epoch | None:

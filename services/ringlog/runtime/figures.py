@@ -101,6 +101,7 @@ _ROWS: Final = (
     Figure("ringlog_node_ready", "gauge", NODE, "1: `/health` says that the node is ready."),
     Figure("ringlog_node_acknowledged_epoch", "gauge", NODE, "The newest epoch that the node has acknowledged."),
     Figure("ringlog_node_rows_epoch", "gauge", NODE, "The epoch under which the node keeps rows."),
+    Figure("ringlog_node_known_epoch", "gauge", NODE, "The newest epoch that the log, or a peer, has shown."),
     Figure("ringlog_node_registers_epoch", "gauge", NODE, "The epoch under which the node answers for registers."),
     Figure("ringlog_node_rows", "gauge", NODE, "Versions of rows that the node holds."),
     Figure("ringlog_node_registers", "gauge", NODE, "Registers that the node holds."),

@@ -74,6 +74,10 @@ class Faults:
                 self.world.pause(self.world.host(name), duration * MS)
             case "cut", (name, other, way, duration):
                 self._cut(name, other, way, duration * MS)
+            case "cut_off", (name, duration):
+                self._cut(name, "broker", "both", duration * MS)
+            case "lies", (name, lie):
+                self.run.nodes[name].lie = lie
             case "lossy", (name, percent, duration):
                 self._links(name, duration, lost=percent / 100)
             case "late", (name, percent, duration):

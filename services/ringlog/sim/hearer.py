@@ -13,10 +13,12 @@ from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Micros
 from ringlog.log.folding import Start
 from ringlog.node.holder import RowFetch, Snapshot
+from ringlog.node.protocol.peers import PeerHeard
 from ringlog.node.registers import Reply
 from ringlog.protocol.submission import Asked
 from ringlog.sim.broker import Partition, SimRecord
 from ringlog.wire.cells import Key
+from ringlog.wire.data import EntriesReply, EntriesRequest
 from ringlog.wire.records import Mutation, NodeAck
 
 
@@ -127,6 +129,12 @@ class Hearer:
 
     def snapshots(self) -> None:
         """There are more records in the snapshots."""
+
+    def gave(self, node: str, request: EntriesRequest, reply: EntriesReply) -> None:
+        """A node is about to answer a peer that is behind."""
+
+    def heard(self, node: str, heard: PeerHeard) -> None:
+        """A node has heard of the log from a peer."""
 
     def let_go(self, begin: int) -> None:
         """The metadata log begins at that offset now."""

@@ -10,6 +10,7 @@ from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, UnreadableEntry
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Command, Micros
 from ringlog.log.author import Author
+from ringlog.log.recent import LAST_ALONE, RecentEntries
 from ringlog.protocol.direct import Direct, folded
 from ringlog.protocol.draw import Draw
 from ringlog.protocol.effects import (
@@ -46,8 +47,8 @@ class SimReplica:
 
     It begins with a snapshot, or where the log of before the run ends. ``alone``: in a run that has lone replicas it
     decodes and folds by itself, so that its digest is evidence; the others share the work. ``changed`` fires after each
-    batch of records. ``at_once``, ``in_time``: how each effect is performed, without a wait or with waits; who knows
-    more adds to them.
+    batch of records; ``recent`` gets what is applied. ``at_once``, ``in_time``: how each effect is performed, without a
+    wait or with waits; who knows more adds to them.
     """
 
     __slots__ = (
@@ -61,6 +62,7 @@ class SimReplica:
         "in_time",
         "name",
         "position",
+        "recent",
         "sim",
         "state",
         "tail",
@@ -76,6 +78,7 @@ class SimReplica:
         self.position = start.position
         self.changed = Signal()
         self.followers: list[Follower] = []
+        self.recent = RecentEntries(LAST_ALONE)
         self.busy = False
         self.free = Signal()
         world = sim.world
@@ -123,6 +126,7 @@ class SimReplica:
             self.state = after = made.state
             self.position = record.offset + 1
             if after is not before:
+                self.recent.add(after.epoch, record.value)
                 for check in sim.on_folded:
                     check.folded(self, before, after)
             for follower in tuple(self.followers):

@@ -154,7 +154,7 @@ class Run:
         self.sim.shared["rebalances"] = "rebalancer" in roles
         self.sim.shared["replicas"] = set()
         asked = {action.what for action in script.actions}
-        self.sim.shared["keeps_rows"] = "keep_rows" in asked
+        self.sim.shared["keeps_rows"], self.sim.shared["asks"] = "keep_rows" in asked, "ask_peers" in asked
         self.sim.shared["mutations_begin"] = {}
         self.sim.shared[WRITTEN] = []
         self.sim.log_ends.looked_after = "snapshot" in asked
@@ -269,7 +269,7 @@ class Run:
         match action.what, action.arguments:
             case "spread", (factor, count):
                 self.operator.insist(spread_commands(factor, count, Chance(self.world.seed, "spread")))
-            case ("with_role", (_,)) | ("keep_rows", ()):
+            case ("with_role", (_,)) | (("keep_rows" | "ask_peers"), ()):
                 pass  # it is there from the beginning
             case "start", (name,):
                 if name not in self.started:
@@ -451,6 +451,8 @@ def what_is_not_done(run: Run) -> list[str]:
             undone.append(f"{node.name} serves epoch {node.holder.state.epoch}, the log is at {state.epoch}")
         if node.lives and node.registers.acknowledgeable() != state.epoch:
             undone.append(f"{node.name} has writes below {state.epoch} in hand, or does not serve it yet")
+        if node.lives and node.peers is not None and node.peers.hints.known:
+            undone.append(f"{node.name} knows an epoch from a peer alone")
     return undone
 
 

@@ -17,6 +17,9 @@ from ringlog.sim.balancing import LASTS as BALANCES
 from ringlog.sim.balancing import balancing
 from ringlog.sim.chance import Chance
 from ringlog.sim.families import FAMILIES
+from ringlog.sim.hearsay import LASTS as HEARSAY_LASTS
+from ringlog.sim.hearsay import PROFILE as HEARSAY
+from ringlog.sim.hearsay import hearsay
 from ringlog.sim.imaging import LASTS, imaging
 from ringlog.sim.keeping import LASTS as KEEPING_LASTS
 from ringlog.sim.keeping import PROFILE as KEEPING
@@ -97,6 +100,7 @@ PROFILES: Mapping[str, Profile] = {
         Profile(RESPELLING, 2 * SECOND, 1_000, (0, 1), (0, 2), (1, 1), (1, 2), 1, (1, 2), (0, 1), 2, 0),
         Profile(ZONES, 2 * SECOND, 1_000, (0, 1), (0, 3), (1, 1), (1, 2), 1, (2, 3), (1, 2), 2, 0),
         Profile(KEEPING, 2 * SECOND, 1_000, (0, 1), (0, 2), (1, 2), (1, 3), 1, (1, 3), (1, 1), 2, 0),
+        Profile(HEARSAY, 2 * SECOND, 1_000, (1, 3), (0, 2), (0, 1), (1, 2), 1, (2, 4), (0, 1), 2, 3),
         Profile("small", 2 * SECOND, 1_000, (1, 4), (1, 4), (1, 1), (1, 3), 1, (0, 3), (0, 1), 2, 3),
         Profile("medium", 20 * SECOND, 4_000, (8, 20), (3, 10), (2, 5), (4, 12), 6, (0, 4), (1, 3), 3, 20),
         Profile("large", 60 * SECOND, 4_000, (20, 60), (8, 30), (5, 15), (5, 20), 20, (1, 6), (2, 5), 4, 60),
@@ -113,17 +117,17 @@ STAY_OUT = 0.55
 
 FIRST_REPLACEMENT, FIRST_OF_IMAGES, FIRST_OF_LOSS, FIRST_OF_TABLETS = 3_000, 4_000, 5_000, 6_000
 FIRST_OF_BALANCING, FIRST_OF_TRUNCATION, FIRST_OF_COLUMNS, FIRST_OF_ZONES = 7_000, 8_000, 9_000, 10_000
-FIRST_OF_KEEPING = 11_000
+FIRST_OF_KEEPING, FIRST_OF_HEARSAY = 11_000, 12_000
 """Number of the first action about a newcomer that replaces another node, about tables that keep images, about a
 checkpoint that is lost, about a table in tablets, about the balancer, about snapshots, about columns, about
-zones, and about rows on disk."""
+zones, about rows on disk, and about what peers say."""
 
 
 def draw_script(seed: int, profile: Profile) -> Script:
     """The script of a seed."""
     chance, special = Chance(seed, f"script/{profile.name}"), Chance(seed, f"scenario/{profile.name}")
     chosen = choose(special) or rarity(Chance(seed, f"rarity/{profile.name}"))
-    if profile.name in (MOVING, TRUNCATION, RESPELLING, ZONES, KEEPING):
+    if profile.name in (MOVING, TRUNCATION, RESPELLING, ZONES, KEEPING, HEARSAY):
         chosen = None
     founded, joining, factor = _cluster(chance, profile, chosen, special)
     balanced = balancing(Chance(seed, "balancing"), founded) if profile.name == MOVING else []
@@ -204,6 +208,9 @@ def _besides(seed: int, profile: Profile, founded: int, readers: list[str]) -> t
     if profile.name == KEEPING:
         kept = keeping(Chance(seed, "rows"), [name for name in readers if name.startswith("n")])
         return [Action(FIRST_OF_KEEPING + n, *one) for n, one in enumerate(kept)], KEEPING_LASTS
+    if profile.name == HEARSAY:
+        said = hearsay(Chance(seed, "hearsay"), [name for name in readers if name.startswith("n")])
+        return [Action(FIRST_OF_HEARSAY + n, *one) for n, one in enumerate(said)], HEARSAY_LASTS
     respelled = respelling(Chance(seed, "columns"), founded, 1.0 if profile.name == RESPELLING else RESPELLS)
     if respelled:
         columns = [Action(FIRST_OF_COLUMNS + n, *one) for n, one in enumerate(respelled)]

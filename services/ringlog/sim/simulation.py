@@ -144,6 +144,8 @@ class Simulation:
         self.on_found_rows = self._hearing("found_rows")
         self.on_begins = self._hearing("begins")
         self.on_snapshots = self._hearing("snapshots")
+        self.on_gave = self._hearing("gave")
+        self.on_heard = self._hearing("heard")
         self.on_let_go = self._hearing("let_go")
         self.moments = Moments(world, self.did, self.on_entry)
 

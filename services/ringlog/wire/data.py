@@ -21,7 +21,9 @@ from ringlog.wire.mapping import Mapper
 T = TypeVar("T")
 
 SERVICE = "ringlog.data.Replica"
-"""Name of the service; its methods are Write, Repair, Read, ReadRows, Stream and StreamRows (of pages), Status."""
+"""Name of the service; its methods are Write, Repair, Read, ReadRows, Stream and StreamRows (of pages), Entries,
+Status.
+"""
 
 KEY_BYTES_MAX = 64 * 1024 - 1
 VALUE_BYTES_MAX = 1024 * 1024
@@ -30,26 +32,32 @@ PAGE_BYTES_MAX = 256 * 1024
 MESSAGE_BYTES_MAX = 8 * 1024 * 1024
 PARTITION_BYTES_MAX = 4 * 1024 * 1024
 """Writes of one partition that a replica gives as an answer."""
+ENTRIES_BYTES_MAX = 4 * 1024 * 1024
+"""What a node takes of a peer's log in one answer. A page is closed as those of streams are; one entry is smaller."""
+SNAPSHOT_BYTES_MAX = 256 * 1024 * 1024
+"""What a node takes of a peer's snapshot, page by page."""
 
 BEHIND, BUSY, FOREIGN_CLUSTER, WRONG_NODE = "behind", "busy", "foreign_cluster", "wrong_node"
 BAD_STREAM, NOT_MEMBER, NOT_READY, TOO_LARGE = "bad_stream", "not_member", "not_ready", "too_large"
 BAD_CELL, BAD_EPOCH, BAD_TOKEN, OTHER_HISTORY = "bad_cell", "bad_epoch", "bad_token", "other_history"
-BAD_POSITION = "bad_position"
+BAD_ENTRIES, BAD_POSITION, GAP = "bad_entries", "bad_position", "gap"
 
 REFUSALS: Mapping[str, str] = MappingProxyType(
     {
         BAD_CELL: "A delete has no value.",
+        BAD_ENTRIES: "Entries or a snapshot that a peer gives do not follow on the epoch that it was asked about.",
         BAD_EPOCH: "An epoch is 0 or greater.",
         BAD_POSITION: "Partitions ascend, each once, and are some of the topic's; an offset is 0 or greater.",
         BAD_STREAM: "The operation does not have this node as the source of these ranges, or not any more.",
         BAD_TOKEN: "The token of the key is not that of its name.",
         BEHIND: "The replica has not adopted the plan's epoch yet, or not reached the positions: ask again.",
         BUSY: "The source sends as many streams as it may already: ask again.",
-        FOREIGN_CLUSTER: "The message is for another cluster.",
+        FOREIGN_CLUSTER: "The message is for another cluster, or what it brings is of another one.",
+        GAP: "What the peer has of the log begins later than what was asked for: ask another one.",
         NOT_MEMBER: "The node is no replica of the key, for this kind of access, at the epoch that it names.",
         NOT_READY: "The node has not caught up yet with what it must know to answer: after a restart, or as a source.",
         OTHER_HISTORY: "The replica's log has another state at the plan's epoch: one of two logs is not the cluster's.",
-        TOO_LARGE: "Key or value is larger than a replica takes, or a partition larger than it gives.",
+        TOO_LARGE: "Key, value or a peer's page is larger than a node takes, or a partition larger than it gives.",
         WRONG_NODE: "The message is for another node: its address is not what it was.",
     }
 )
@@ -216,6 +224,35 @@ class Cells:
 
 
 @dataclass(frozen=True, slots=True)
+class EntriesRequest:
+    """Which entries follow on ``epoch``, whose state has the id? ``snapshot``: the epoch of a snapshot of which the
+    chunks from number ``chunk`` on are missing; 0: none.
+    """
+
+    cluster_id: str
+    node: str
+    epoch: int
+    state_id: str
+    snapshot: int = 0
+    chunk: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class EntriesReply:
+    """``epoch`` and ``state_id``: the newest that the peer's own log has shown it. ``entries``: as the log has them,
+    the first one follows on the epoch that was asked about. ``snapshot``: where what it has begins later, the head of a
+    snapshot and the next chunk, as records of the topic.
+    """
+
+    node: str
+    epoch: int
+    refused: str = ""
+    state_id: str = ""
+    entries: tuple[bytes, ...] = ()
+    snapshot: tuple[bytes, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class StatusRequest:
     """How is the node?"""
 
@@ -279,6 +316,8 @@ RECORDS: tuple[type[Any], ...] = (
     StreamPage,
     Cells,
     Rows,
+    EntriesRequest,
+    EntriesReply,
     StatusRequest,
     StatusReply,
     JournalRecord,

@@ -6,7 +6,8 @@ the disk is compared   what it says was acknowledged and adopted the log must ha
 the node registers     before anybody could hear of it otherwise
 registers are served   they follow the log at a pace of their own
 mutations are opened   where the rows end; where the topic ended then is what the node has to catch up with
-turns                  and beside them acknowledgements, loads and, if that is wished, the way into the cluster
+turns                  and beside them acknowledgements, loads, questions to peers (``ringlog.node.protocol.peers``)
+                       and, if that is wished, the way into the cluster
 =====================  ===============================================================================================
 """
 
@@ -24,6 +25,9 @@ from ringlog.node.protocol.loads import report_loads
 from ringlog.node.protocol.turn import Beside, Turns
 from ringlog.protocol.draw import Draw
 from ringlog.protocol.effects import Steps
+
+PEERS = "peers"
+"""What the steps that ask peers are called."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +65,11 @@ def live(
     holder: Holder,
     draw: Draw,
     acks: Steps[None],
+    peers: Steps[None],
     wish: Callable[[ClusterState], Steps[Command]] | None,
 ) -> Steps[None]:
-    """From the start on, for ever. ``acks``: ``ringlog.node.protocol.acks``; ``wish``: with what the node joins, if it
-    is to. Raises NodeFailed.
+    """From the start on, for ever. ``acks``, ``peers``: steps of the modules of these names; ``wish``: with what the
+    node joins, if it is to. Raises NodeFailed.
     """
     yield CompareDisk((yield FollowLog()))
     yield from register(me, draw)
@@ -72,6 +77,7 @@ def live(
     opened: OpenedMutations = yield OpenMutations()
     yield Beside("acks", acks)
     yield Beside("load", report_loads(holder))
+    yield Beside(PEERS, peers)
     if wish is not None:
         yield Beside("join", join(me.id, wish, draw))
     yield from Turns(holder, draw, opened.begin, opened.ends).run()

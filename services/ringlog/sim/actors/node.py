@@ -11,12 +11,20 @@ from ringlog.kernel.commands.movements import Join, Replace
 from ringlog.kernel.commands.nodes import DeclareDown, RegisterNode
 from ringlog.kernel.commands.verdicts import SettleVerdicts
 from ringlog.kernel.state import ClusterState
-from ringlog.kernel.values import Micros
+from ringlog.kernel.values import Epoch, Micros
 from ringlog.node.errors import NodeFailed
 from ringlog.node.holder import Holder, NotReady, NotServed, RowFetch, Snapshot
 from ringlog.node.protocol.acks import Keep, News, PublishAcknowledgement, acknowledge
 from ringlog.node.protocol.joining import After, Answered
-from ringlog.node.protocol.life import CompareDisk, FollowLog, OpenedMutations, OpenMutations, ServeRegisters, live
+from ringlog.node.protocol.life import (
+    PEERS,
+    CompareDisk,
+    FollowLog,
+    OpenedMutations,
+    OpenMutations,
+    ServeRegisters,
+    live,
+)
 from ringlog.node.protocol.loads import AwaitLoads, MeasureTablets, PublishLoad
 from ringlog.node.protocol.stream import AskAgain, PullMissing, stream
 from ringlog.node.protocol.turn import (
@@ -37,6 +45,7 @@ from ringlog.protocol.effects import Steps
 from ringlog.protocol.load_reports import Amounts
 from ringlog.protocol.submission import AskFor, NoAnswer, insist
 from ringlog.sim.actors.kept_rows import rows_of
+from ringlog.sim.actors.peers import SimPeers
 from ringlog.sim.actors.registers import SimRegisters, streaming
 from ringlog.sim.actors.replicas import SimReplicas
 from ringlog.sim.broker import ACKS, LOAD, MUTATIONS, SimRecord, SimTail
@@ -113,6 +122,8 @@ class SimNode:
         self.name = registration.name
         self.holder: Holder = SimHolder(sim, registration.id)
         self.registers = SimRegisters(sim, host, registration.id)
+        self.peers: SimPeers | None = None
+        self.lie = ""
         self.lives = 0
         self._lag: Micros = 0
         self.replaces: SimNode | None = None
@@ -135,8 +146,14 @@ class SimNode:
         replicas = SimReplicas(self.sim, self.host, self.registration.id, self._ack_signal)
         acks = acknowledge(self.holder, self.registers, self.tries, incarnation(self.lives, self.name), replicas)
         wish = self._wish if self.tokens else None
-        life = live(self.registration, self.holder, self._client.draw, acks, wish)
+        peers = self.peers = SimPeers(self.sim, self.registration.id, self._replica, lambda: self.lie)
+        life = live(self.registration, self.holder, self._client.draw, acks, peers.steps(self._client.draw), wish)
         self.sim.world.spawn(self.host, f"{self.name}.main", self._perform(life), self._over)
+
+    @property
+    def own_epoch(self) -> Epoch:
+        """The newest epoch that its replica of the log has shown it."""
+        return self._replica.state.epoch
 
     def read_slowly(self, lag: Micros) -> None:
         """From now on the node gets records of the mutations that much later."""
@@ -182,9 +199,11 @@ class SimNode:
 
     def _perform(self, steps: Steps[None]) -> Step:
         """Perform steps of the node to their end."""
-        sim, replica = self.sim, self._replica
+        sim, replica, peers = self.sim, self._replica, self.peers
+        assert peers is not None, "a life has begun"
         at_once: dict[type, Callable[[Any], Any]] = {
             **replica.at_once,
+            **peers.at_once,
             BeginStream: lambda effect: self._beside("stream", self._fetch(effect.fetch)),
             Beside: self._begin,
             CompareDisk: self._compare_disk,
@@ -202,6 +221,7 @@ class SimNode:
         }
         in_time: Performers = {
             **replica.in_time,
+            **peers.in_time,
             FollowLog: self._follow,
             OpenMutations: self._open_mutations,
             Take: self._take,
@@ -240,7 +260,7 @@ class SimNode:
         return found
 
     def _begin(self, effect: Beside) -> None:
-        if effect.name != "load" or self.sim.shared["balances"]:
+        if self.sim.shared[{"load": "balances", PEERS: "asks"}.get(effect.name, "nodes")]:
             self._beside(effect.name, self._to_its_end(effect.steps))
 
     def _to_its_end(self, steps: Steps[None]) -> Step:

@@ -201,6 +201,7 @@ class SimRegisters:
         if isinstance(found, Behind):
             self.sim.did["register", "waits for the epoch"] += 1
             self._waiting.append(message)
+            self.sim.shared["nodes"][self.node].peers.named(epoch)
         elif isinstance(found, int):
             self._open[found] = message
             self._admitted(message, found)

@@ -10,6 +10,7 @@ from ringlog.sim.mutants import (
     log,
     log_ends,
     operations,
+    peers,
     recovery,
     registers,
     rows,
@@ -31,6 +32,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *columns.MUTANTS,
     *zones.MUTANTS,
     *rows.MUTANTS,
+    *peers.MUTANTS,
 )
 """All of them, by part of the system; names are unique."""
 

@@ -1,0 +1,500 @@
+"""Peers show each other the log: whole pages of one chain or nothing, hints that the own log confirms or refutes."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ringlog.client.peers import Peers, Unreachable
+from ringlog.kernel.commands.cluster import Noop
+from ringlog.kernel.commands.service import AddServiceMember
+from ringlog.kernel.encoding import digest
+from ringlog.kernel.fold import fold
+from ringlog.kernel.outcome import Folded, OutcomeKind
+from ringlog.kernel.state import ClusterState
+from ringlog.kernel.values import Epoch
+from ringlog.log.errors import LogUnavailable
+from ringlog.log.folding import Foreseen, Start
+from ringlog.log.memory import MemoryLog
+from ringlog.log.recent import RecentEntries
+from ringlog.log.replica import LogReplica
+from ringlog.node import entries
+from ringlog.node.asking import NamedEpochs, PeerAsking
+from ringlog.node.data_server import DataServer
+from ringlog.node.entries import PEERS_AT_ONCE, EntriesSide, LogOnDisk
+from ringlog.node.hints import PeerHints
+from ringlog.node.holder import Holder
+from ringlog.node.log_copy import COPY
+from ringlog.node.member_copy import opened
+from ringlog.node.patience import Stopped
+from ringlog.node.protocol import peers as protocol
+from ringlog.node.protocol.peers import AskLog, AskPeer, AwaitBehind, PeerHeard, PeerRefuted, ask_peers, order_of
+from ringlog.node.protocol.turn import Rest
+from ringlog.node.register_host import RegisterHost
+from ringlog.protocol.effects import carry_out
+from ringlog.runtime.draw import SeededDraw, SystemDraw
+from ringlog.sim.chance import Chance
+from ringlog.sim.hearsay import LIES, bent
+from ringlog.wire.data import (
+    BAD_ENTRIES,
+    BAD_EPOCH,
+    BEHIND,
+    BUSY,
+    ENTRIES_BYTES_MAX,
+    FOREIGN_CLUSTER,
+    GAP,
+    OTHER_HISTORY,
+    SERVICE,
+    SNAPSHOT_BYTES_MAX,
+    TOO_LARGE,
+    WRONG_NODE,
+    EntriesReply,
+    EntriesRequest,
+    pack,
+    unpack,
+)
+from ringlog.wire.entries import decode_entry
+from ringlog.wire.records import decode_snapshot_record, encode_snapshot_record
+from tests.kernel.commands.test_service import ONE, THREE, TWO, of
+from tests.kernel.entries import applied, uuid
+from tests.log.test_snapshots import Cluster
+from tests.node.data_world import until
+from tests.node.test_log_copy import confirmed, filled
+
+PAGE = 600
+
+
+class History:
+    """A log, its states, and what a node holds of it."""
+
+    def __init__(self, cluster: Cluster, bytes_max: int = 1_000_000) -> None:
+        self.states = [ClusterState()]
+        self.data = [b""]
+        self.recent = RecentEntries(bytes_max)
+        for record in cluster.log.read(0, 0, 100_000)[0]:
+            made = fold_on(self.states[-1], record.data)
+            if made.outcome.kind is OutcomeKind.APPLIED:
+                self.states.append(made.state)
+                self.data.append(record.data)
+                self.recent.add(made.state.epoch, record.data)
+
+    def at(self, epoch: Epoch) -> bytes | None:
+        return self.data[epoch]
+
+    def side(self, node: str = TWO, copy: LogOnDisk | None = None, page_bytes: int = PAGE) -> EntriesSide:
+        return EntriesSide(node, lambda: self.states[-1], lambda: self.recent, lambda: copy, page_bytes)
+
+
+def fold_on(state: ClusterState, data: bytes) -> Folded:
+    return fold(state, decode_entry(data))
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    made = Cluster()
+    made.live(random.Random(3), 40)
+    return made
+
+
+@pytest.fixture
+def history(cluster: Cluster) -> History:
+    return History(cluster)
+
+
+def asked(
+    hints: PeerHints,
+    own: ClusterState,
+    side: EntriesSide,
+    change: Callable[[EntriesReply], EntriesReply] = lambda one: one,
+) -> tuple[str, EntriesReply]:
+    """One page of a peer, changed on its way."""
+    reply = change(side.answered(hints.request(TWO, own)))
+    return hints.take(TWO, reply), reply
+
+
+def learned(hints: PeerHints, own: ClusterState, side: EntriesSide) -> int:
+    """All that the peer has; the number of pages."""
+    pages, code = 0, ""
+    while not code and hints.newest(own).epoch < side.answered(hints.request(TWO, own)).epoch:
+        code, _ = asked(hints, own, side)
+        pages += 1
+    assert code == ""
+    return pages
+
+
+# ------------------------------------------------------------------------------------------------ a peer answers
+
+
+def test_a_node_that_is_behind_learns_page_by_page_what_a_peer_has(history: History) -> None:
+    own, newest = history.states[3], history.states[-1]
+    hints = PeerHints(ONE, fold_on)
+    assert learned(hints, own, history.side()) > 3
+    assert hints.known == newest.epoch
+    assert digest(hints.newest(own)) == digest(newest)
+    assert asked(hints, own, history.side()) == ("", EntriesReply(TWO, newest.epoch, "", newest.state_id))
+
+
+def test_a_copy_that_is_ahead_of_what_the_peer_has_folded_shows_no_more_than_that(history: History) -> None:
+    own, side = history.states[3], history.side(copy=Ahead(history.data))
+    del history.states[10:]
+    hints = PeerHints(ONE, fold_on)
+    assert asked(hints, own, side)[0] == ""
+    assert hints.known == 9
+
+
+class Ahead:
+    """A copy of all entries."""
+
+    base = Start()
+
+    def __init__(self, data: list[bytes]) -> None:
+        self._data = data
+
+    def after(self, epoch: Epoch, page_bytes: int) -> tuple[bytes, ...] | None:
+        return tuple(self._data[epoch + 1 :])
+
+
+def test_a_peer_with_gaps_says_so(cluster: Cluster) -> None:
+    few = History(cluster, 2_000)
+    before, newest = few.recent.before, few.states[-1]
+    assert 3 < before < newest.epoch - 1
+    for epoch, code in ((before - 1, GAP), (before, ""), (newest.epoch, "")):
+        hints = PeerHints(ONE, fold_on)
+        assert asked(hints, few.states[epoch], few.side())[0] == code, epoch
+    assert few.recent.after(newest.epoch + 1, PAGE) is None
+    assert (few.recent.at(before), few.recent.at(newest.epoch)) == (None, few.data[-1])
+
+
+def test_questions_that_cannot_be_answered_are_refused_with_a_code(history: History) -> None:
+    state, side = history.states[5], history.side()
+    whose = state.cluster_id, TWO
+    for request, code in (
+        (EntriesRequest(*whose, -1, state.state_id), BAD_EPOCH),
+        (EntriesRequest(*whose, 5, state.state_id, -1), BAD_EPOCH),
+        (EntriesRequest(*whose, 5, state.state_id, 7, -3), BAD_EPOCH),
+        (EntriesRequest(*whose, 10**6, state.state_id), BEHIND),
+        (EntriesRequest(*whose, 5, uuid(99)), OTHER_HISTORY),
+    ):
+        assert side.answered(request).refused == code
+    for _ in range(PEERS_AT_ONCE):
+        assert side._free.acquire(blocking=False)
+    assert side.answered(EntriesRequest(*whose, 5, state.state_id)).refused == BUSY
+
+
+@pytest.mark.parametrize("chunk_bytes", [700, 1_000_000])
+def test_a_member_gives_a_snapshot_and_what_follows_where_its_copy_begins_later(
+    tmp_path: Path, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, chunk_bytes: int
+) -> None:
+    monkeypatch.setattr(entries, "cut", lambda *what: _cut(*what, chunk_bytes=chunk_bytes))
+    with closing(opened(tmp_path / COPY, cluster.log, cluster.beginning())) as copy:
+        filled(copy, cluster)
+        every = History(cluster)
+        assert [copy.after(epoch, 1) for epoch in range(len(every.data) - 1)] == [(one,) for one in every.data[1:]]
+        confirmed(cluster)
+        cluster.apply(*[Noop()] * 5)
+        filled(copy, cluster)  # it begins with the snapshot from here on
+        cluster.apply(Noop())
+        filled(copy, cluster)
+        late = History(cluster, 0)
+        base = copy.base.state.epoch
+        assert copy.after(base - 1, PAGE) is None
+        assert copy.after(base, 10**6) == tuple(late.data[base + 1 :])
+        own, hints = late.states[3], PeerHints(ONE, fold_on)
+        pages = learned(hints, own, late.side(copy=copy))
+        assert (pages > 3) is (chunk_bytes < 1_000)
+        assert digest(hints.newest(own)) == digest(cluster.state)
+        assert hints.compare(cluster.state, late.at) == ""
+        assert hints.known == 0
+    assert copy.after(base, PAGE) is None, "it is closed"
+
+
+_cut = entries.cut
+
+
+def test_what_is_not_right_in_a_snapshot_is_refused(tmp_path: Path, cluster: Cluster) -> None:
+    with closing(opened(tmp_path / COPY, cluster.log, cluster.beginning())) as copy:
+        filled(copy, cluster)
+        head = confirmed(cluster)
+        filled(copy, cluster)
+        side, own = History(cluster, 0).side(copy=copy), History(cluster).states[2]
+        (first, chunk) = side.answered(EntriesRequest(own.cluster_id, TWO, 2, own.state_id)).snapshot
+        known: Any = decode_snapshot_record(first)
+        for changes, code in (
+            ({"digest": "00"}, BAD_ENTRIES),
+            ({"cluster_id": uuid(77)}, FOREIGN_CLUSTER),
+            ({"epoch": 1}, BAD_ENTRIES),
+            ({"epoch": head.epoch + 1}, BAD_ENTRIES),
+            ({"parts": (replace(known.parts[0], size=SNAPSHOT_BYTES_MAX + 1),)}, TOO_LARGE),
+            ({"parts": known.parts[:1]}, BAD_ENTRIES),
+        ):
+            forged = encode_snapshot_record(replace(known, **changes)), chunk
+            assert asked(PeerHints(ONE, fold_on), own, side, lambda one, f=forged: replace(one, snapshot=f))[0] == code
+        for forged in ((first,), (first, first), (b"", chunk), (first, chunk[:-1] + bytes((chunk[-1] ^ 1,)))):
+            hints = PeerHints(ONE, fold_on)
+            assert asked(hints, own, side, lambda one, f=forged: replace(one, snapshot=f))[0] == BAD_ENTRIES
+            assert hints.known == 0
+        other = replace(own, state_id=uuid(5))
+        hints = PeerHints(ONE, fold_on)
+        hints.request(TWO, other)
+        assert hints.take(TWO, EntriesReply(TWO, head.epoch, snapshot=(first, chunk))) == OTHER_HISTORY
+
+
+# ------------------------------------------------------------------------------------------------ what is taken of it
+
+
+@pytest.mark.parametrize("lie", [one for one in LIES if one not in ("copied", "ahead")])
+def test_a_page_that_is_no_part_of_the_chain_is_refused_whole(history: History, lie: str) -> None:
+    own, hints = history.states[3], PeerHints(ONE, fold_on)
+    honest = history.side().answered(hints.request(TWO, own))
+    for seed in range(20):
+        code, reply = asked(hints, own, history.side(), lambda one, s=seed: bent(one, lie, own, Chance(s, "")))
+        last_was_cut = lie == "gap" and reply.entries == honest.entries[:-1]
+        assert code == {"foreign": FOREIGN_CLUSTER}.get(lie, "" if last_was_cut else BAD_ENTRIES)
+        assert bool(hints.known) is last_was_cut
+        hints.forget()
+
+
+def test_other_answers_that_nobody_takes(history: History) -> None:
+    own, hints, side = history.states[3], PeerHints(ONE, fold_on), history.side()
+    large = bytes(ENTRIES_BYTES_MAX)
+    for change, code in (
+        (lambda one: replace(one, node=THREE), WRONG_NODE),
+        (lambda one: replace(one, refused=GAP), GAP),
+        (lambda one: replace(one, entries=(*one.entries, large)), TOO_LARGE),
+        (lambda one: replace(one, entries=()), BAD_ENTRIES),
+        (lambda one: replace(one, entries=(*one.entries, b"garbage")), BAD_ENTRIES),
+        (lambda one: replace(one, epoch=3), BAD_ENTRIES),
+        (lambda one: replace(one, epoch=3 + len(one.entries), state_id=uuid(1)), BAD_ENTRIES),
+    ):
+        assert asked(hints, own, side, change)[0] == code
+        assert hints.known == 0
+
+
+def test_what_the_log_shows_later_was_folded_already_and_what_it_does_not_refutes_the_peer(history: History) -> None:
+    own, newest = history.states[3], history.states[-1]
+    foreseen = Foreseen()
+
+    def remembered(state: ClusterState, data: bytes) -> Folded:
+        from ringlog.kernel.outcome import Entry
+        from ringlog.wire.entries import EncodedEntry
+
+        item = decode_entry(data)
+        assert isinstance(item, Entry)
+        return foreseen.fold(state, EncodedEntry(item, data))
+
+    hints = PeerHints(ONE, remembered)
+    learned(hints, own, history.side())
+    assert foreseen.take(own, history.data[4]) is not None
+    assert hints.compare(history.states[7], history.at) == ""
+    assert hints.known == newest.epoch
+    assert hints.compare(newest, history.at, ended=True) == ""
+    assert (hints.known, hints.refuted) == (0, set())
+    for lie in ("copied", "ahead"):
+        hints = PeerHints(ONE, fold_on)
+        side = history.side(page_bytes=10**6)
+        code, _ = asked(hints, own, side, lambda one, how=lie: bent(one, how, newest, Chance(1, "")))
+        assert code in ("", BAD_ENTRIES), "another command may not apply there"
+        if not code:
+            assert hints.compare(newest, history.at, ended=True) == TWO
+            assert (hints.known, hints.refuted) == (0, {TWO})
+
+
+def test_the_ids_of_an_entry_around_another_command_are_found_when_the_log_comes(cluster: Cluster) -> None:
+    cluster.apply(Noop(), Noop())
+    history = History(cluster)
+    own = history.states[-3]
+    hints = PeerHints(ONE, fold_on)
+    code, _ = asked(hints, own, history.side(), lambda one: bent(one, "copied", own, Chance(1, "")))
+    assert (code, hints.known) == ("", own.epoch + 2)
+    assert hints.newest(own).state_id == history.states[-1].state_id
+    assert hints.compare(history.states[-1], history.at) == TWO
+    assert hints.known == 0
+
+
+# ------------------------------------------------------------------------------------------------ in which order
+
+
+class Driver:
+    """Performs the steps until it has no answer: ``waits`` for messages, what the log says, and peers' sides."""
+
+    def __init__(self, own: ClusterState, waits: list[int], log: list[ClusterState | None]) -> None:
+        self.own = own
+        self.waits = waits
+        self.log = log
+        self.sides: dict[str, EntriesSide] = {}
+        self.done: list[Any] = []
+
+    def run(self, hints: PeerHints, at: Callable[[Epoch], bytes | None]) -> list[Any]:
+        steps = ask_peers(ONE, lambda: self.own, hints, at, SeededDraw(b"1"))
+        with pytest.raises(IndexError):
+            carry_out(steps, self.perform)
+        return self.done
+
+    def perform(self, effect: Any) -> Any:
+        match effect:
+            case AwaitBehind():
+                return self.waits.pop(0)
+            case AskLog():
+                return self.log.pop(0)
+            case AskPeer(request):
+                self.done.append(request.node)
+                side = self.sides.get(request.node)
+                return None if side is None else side.answered(request)
+            case Rest(time):
+                self.done.append(time)
+            case PeerHeard() as heard:
+                self.done.append(heard.code)
+            case PeerRefuted(peer):
+                self.done.append(f"refuted {peer}")
+
+
+def test_the_log_is_asked_first_and_peers_only_where_it_does_not_answer(history: History) -> None:
+    own = history.states[3]
+    driver = Driver(own, [0, 9, 2], [own, own])
+    assert driver.run(PeerHints(ONE, fold_on), history.at) == [protocol.REST, protocol.REST], "2 is here by then"
+
+
+def test_members_come_first_others_after_and_who_is_gone_or_was_refuted_never() -> None:
+    state = applied(of(5), AddServiceMember(THREE))
+    draws = [order_of(state, ONE, set(), SeededDraw(bytes((seed,)))) for seed in range(30)]
+    assert {tuple(sorted(order)) for order in draws} == {tuple(sorted(set(state.nodes) - {ONE}))}
+    member = replace(state.service[THREE], stage="member")
+    state = replace(state, service=state.service.set(THREE, member))
+    draws = [order_of(state, ONE, set(), SeededDraw(bytes((seed,)))) for seed in range(30)]
+    assert {order[0] for order in draws} == {THREE}
+    assert len({order[1] for order in draws}) == 3
+    assert THREE not in order_of(state, ONE, {THREE}, SeededDraw(b"1"))
+    gone = replace(state.nodes[TWO], state="left")
+    assert TWO not in order_of(replace(state, nodes=state.nodes.set(TWO, gone)), ONE, set(), SeededDraw(b"1"))
+
+
+def noops(count: int) -> tuple[Cluster, History]:
+    """A cluster of three nodes, and that many epochs that change nothing after them."""
+    cluster = Cluster(state=replace(of(3), name="c"))
+    start = cluster.state
+    cluster.apply(*[Noop()] * count)
+    history = History(Cluster())
+    history.states = [*[start] * (start.epoch + 1)]
+    history.data = [b""] * (start.epoch + 1)
+    for record in cluster.log.read(0, 0, 100)[0]:
+        history.states.append(fold_on(history.states[-1], record.data).state)
+        history.data.append(record.data)
+        history.recent.add(history.states[-1].epoch, record.data)
+    return cluster, history
+
+
+def test_rounds_are_seldom_and_more_seldom_the_less_they_bring() -> None:
+    _, history = noops(6)
+    own = history.states[-7]
+    driver = Driver(own, [0, 0, own.epoch + 99, own.epoch + 2], [None] * 3)
+    driver.sides = {TWO: history.side(TWO), THREE: history.side(THREE)}
+    hints = PeerHints(ONE, fold_on)
+    done = driver.run(hints, history.at)
+    assert hints.known == own.epoch + 6
+    rests = [one for one in done if isinstance(one, int)]
+    rest = protocol.REST
+    assert rests == [rest, 2 * rest, rest, 4 * rest, rest], "and before each round that a message brought about"
+    assert done[-1] == rest, "epochs that peers have shown are not asked for again"
+
+
+def test_two_peers_that_differ_are_asked_from_the_own_log_on_and_the_log_says_who_was_right() -> None:
+    _, history = noops(3)
+    own = history.states[-4]
+    hints = PeerHints(ONE, fold_on)
+    hints.request(TWO, own)
+    ahead = bent(EntriesReply(TWO, own.epoch, "", own.state_id), "ahead", own, Chance(1, ""))
+    assert hints.take(TWO, ahead) == ""
+    driver = Driver(own, [0], [None])
+    driver.sides = {TWO: history.side(TWO), THREE: history.side(THREE)}
+    done = driver.run(hints, history.at)
+    assert OTHER_HISTORY in done
+    assert hints.newest(own).state_id == history.states[-1].state_id
+
+
+# ------------------------------------------------------------------------------------------------ over gRPC
+
+
+class AwayLog(MemoryLog):
+    """A log whose broker may be away."""
+
+    is_away = False
+
+    def end_offset(self, timeout_s: float = 1.0) -> int:
+        if self.is_away:
+            raise LogUnavailable("the broker is away")
+        return super().end_offset(timeout_s)
+
+
+def test_nodes_whose_broker_is_away_learn_from_each_other_and_serve_nothing_of_it(tmp_path: Path) -> None:
+    cluster, history = noops(8)
+    start = Start(history.states[-9], 0)
+    log = AwayLog()
+    host, stopping = RegisterHost(TWO, tmp_path / "n2"), threading.Event()
+    side = history.side(TWO)
+    server = DataServer(
+        host, Holder(TWO), lambda: start.state.cluster_id, "127.0.0.1", entries=side.answered, named=lambda _: None
+    )
+    server.start()
+
+    def find(node: str) -> str:
+        if node != TWO:
+            raise Unreachable("it is down")
+        return f"127.0.0.1:{server.port}"
+
+    peers = Peers(find)
+    try:
+        with LogReplica(log, start=start) as replica:
+            log.is_away = True
+            replica.recent = RecentEntries()
+            asking = PeerAsking(ONE, replica, peers, stopping)
+            handlers = {Rest: lambda effect: stopping.wait(effect.time / 1e6), **asking.handlers}
+            thread = threading.Thread(target=_performed, args=(asking, handlers))
+            thread.start()
+            asking.named.note(start.state.epoch + 8)
+            until(lambda: asking.known == cluster.state.epoch, "the epochs of the peer to be known")
+            assert replica.state == start.state, "what a peer has shown is not served"
+            log.is_away = False
+            log.append(history.data[-8:])
+            assert digest(replica.read_barrier()) == digest(cluster.state)
+            until(lambda: asking._hints.known == 0, "the log to say that it was true")
+            assert asking._hints.refuted == set()
+            stopping.set()
+            thread.join(20)
+            assert not thread.is_alive()
+        answer = _asked_raw(server.port, EntriesRequest(uuid(1), TWO, 1, ""))
+        assert answer.refused == FOREIGN_CLUSTER
+        assert _asked_raw(server.port, EntriesRequest(start.state.cluster_id, ONE, 1, "")).refused == WRONG_NODE
+    finally:
+        stopping.set()
+        peers.close()
+        server.stop(0.1)
+        host.close()
+
+
+def _performed(asking: PeerAsking, handlers: dict[type, Callable[[Any], Any]]) -> None:
+    try:
+        carry_out(asking.steps(SystemDraw()), lambda effect: handlers[type(effect)](effect))
+    except Stopped:
+        return
+
+
+def _asked_raw(port: int, request: EntriesRequest) -> EntriesReply:
+    import grpc
+
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        return unpack(EntriesReply, channel.unary_unary(f"/{SERVICE}/Entries")(pack(request), timeout=60))
+
+
+def test_the_greatest_named_epoch_is_taken_once() -> None:
+    named = NamedEpochs()
+    named.note(4)
+    named.note(9)
+    named.note(5)
+    assert (named.taken(0), named.taken(0)) == (9, 0)
