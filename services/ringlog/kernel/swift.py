@@ -15,7 +15,7 @@ from dataclasses import fields
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
-__all__ = ["maker_of", "replaced"]
+__all__ = ["is_plain", "maker_of", "replaced"]
 
 T = TypeVar("T")
 
@@ -38,13 +38,26 @@ def _replacer_of(frozen: type[T], given: tuple[str, ...]) -> Callable[..., T]:
 
 def _names(frozen: type[Any]) -> tuple[str, ...]:
     assert not hasattr(frozen, "__post_init__"), "a value that checks itself is made by its class"
-    assert frozen.__bases__ == (object,), "an open class has the layout of a class that inherits nothing"
+    assert all(_is_bare(base) for base in frozen.__bases__), "an open class has no slots but the fields"
     return tuple(field.name for field in fields(frozen))
+
+
+def _is_bare(base: type[Any]) -> bool:
+    """Nothing in its instances comes from this base."""
+    return base is object or (base.__bases__ == (object,) and base.__dict__.get("__slots__") == ())
+
+
+def is_plain(frozen: type[Any]) -> bool:
+    """True if ``maker_of`` makes values of this dataclass."""
+    return (
+        "__slots__" in frozen.__dict__ and not hasattr(frozen, "__post_init__") and all(map(_is_bare, frozen.__bases__))
+    )
 
 
 def _written(frozen: type[T], parameters: Iterable[str], parts: Iterable[tuple[str, str]]) -> Callable[..., T]:
     """A function of ``parameters`` that makes a ``frozen`` of ``parts``: a field, and what it is to be."""
-    open_class = type(f"Open{frozen.__name__}", (), {"__slots__": _names(frozen)})
+    inside = {"__slots__": _names(frozen), "__setattr__": object.__setattr__}
+    open_class = type(f"Open{frozen.__name__}", frozen.__bases__, inside)
     lines = [f"def make({', '.join(parameters)}):", "    _made = _new(_open)"]
     lines += [f"    _made.{name} = {value}" for name, value in parts]
     lines += ["    _made.__class__ = _frozen", "    return _made"]

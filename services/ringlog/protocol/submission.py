@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from ringlog.kernel.encoding import command_digest
 from ringlog.kernel.history import find_request, is_expired
 from ringlog.kernel.state import ClusterState
+from ringlog.kernel.swift import maker_of
 from ringlog.kernel.values import Command, Epoch, Micros
 from ringlog.protocol.answers import AppliedResult, ExpiredResult, RejectedResult, Submitted, WithdrawnResult
 from ringlog.protocol.commit import PAUSES_MAX
@@ -115,6 +116,10 @@ class AskFor:
     since_epoch: Epoch
 
 
+_new_asked, _new_question, _new_request = maker_of(Asked), maker_of(Question), maker_of(CommandRequest)
+_new_send, _new_hear = maker_of(Send), maker_of(Hear)
+
+
 class NoAnswer(Exception):
     """The deadline came without an answer: the request may still be applied."""
 
@@ -126,8 +131,8 @@ class NoAnswer(Exception):
 def question(command: Command, request_id: str, since_epoch: Epoch, submitter: str) -> Question:
     """The command as a question. Raises WireError (a value that does not fit its field)."""
     kind, version, payload = encode_command(command)
-    data = encode_request(CommandRequest(request_id, since_epoch, submitter, kind, version, payload))
-    return Question(Asked(request_id, since_epoch, command_digest(kind, version, payload)), kind, data)
+    data = encode_request(_new_request(request_id, since_epoch, submitter, kind, version, payload))
+    return _new_question(_new_asked(request_id, since_epoch, command_digest(kind, version, payload)), kind, data)
 
 
 def ask(what: Question, patience: Micros, resend: Micros = RESEND) -> Steps[Submitted]:
@@ -150,10 +155,10 @@ def ask(what: Question, patience: Micros, resend: Micros = RESEND) -> Steps[Subm
             raise NoAnswer(asked)
         if now >= again:
             again = now + pause
-            yield Send(what, alone=is_sent)
+            yield _new_send(what, is_sent)
             is_sent, pause = True, min(2 * pause, PAUSES_MAX * resend)
         until = min(again, deadline)
-        results += tuple((yield Hear(asked, min(until, now + JUDGE_AGAIN) if results else until)))
+        results += tuple((yield _new_hear(asked, min(until, now + JUDGE_AGAIN) if results else until)))
 
 
 def request_for(command: Command, draw: Draw) -> Steps[AskFor]:

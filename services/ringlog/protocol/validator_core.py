@@ -35,6 +35,7 @@ from immutables import Map
 from ringlog.kernel.encoding import command_digest
 from ringlog.kernel.settings import setting
 from ringlog.kernel.state import ClusterState
+from ringlog.kernel.swift import maker_of
 from ringlog.kernel.values import Epoch, Micros
 from ringlog.protocol.draw import Draw
 from ringlog.protocol.fates import EntryChain, Fate
@@ -65,6 +66,8 @@ from ringlog.protocol.validator_values import (
     folded,
 )
 from ringlog.wire.records import APPLIED, REJECTED, Result
+
+_new_waiting = maker_of(WaitingRequest)
 
 
 def remember(validator: Validator, results: Iterable[Result]) -> Validator:
@@ -98,7 +101,7 @@ def arrive(validator: Validator, records: Sequence[Arrived]) -> NextStep:
         open_offsets.add(offset)
         arrived = max(arrived, offset)
         acked = min(acked, offset - 1)
-        waiting += [WaitingRequest(offset, one, command_digest(one.kind, one.version, one.payload)) for one in requests]
+        waiting += [_new_waiting(offset, one, command_digest(one.kind, one.version, one.payload)) for one in requests]
     return _acknowledge(replace(validator, waiting=tuple(waiting), arrived=arrived, acked=acked))
 
 

@@ -11,6 +11,7 @@ from ringlog.kernel.encoding import command_digest
 from ringlog.kernel.history import find_request
 from ringlog.kernel.outcome import OutcomeKind, Rejected, Undecodable, UnknownCommand
 from ringlog.kernel.state import ClusterState
+from ringlog.kernel.swift import maker_of
 from ringlog.kernel.values import Command, Micros
 from ringlog.protocol.draw import Draw
 from ringlog.protocol.limits import too_far_ahead
@@ -158,20 +159,24 @@ class BatchPlan:
     def _answer(
         self, item: WaitingRequest, after: int, outcome: str, epoch: int | None = None, code: str = "", detail: str = ""
     ) -> None:
-        result = Result(
-            request_id=item.request.request_id,
-            digest=item.digest,
-            outcome=outcome,
-            epoch=self.state.epoch if epoch is None else epoch,
-            code=code,
-            detail=detail if len(detail) <= DETAIL_CHARS_MAX else f"{detail[: DETAIL_CHARS_MAX - 3]}...",
-            term=self.validator.term,
-            instance=self.validator.instance,
-            since_epoch=item.request.since_epoch,
+        request = item.request
+        result = _new_result(
+            request.request_id,
+            item.digest,
+            outcome,
+            self.state.epoch if epoch is None else epoch,
+            code,
+            detail if len(detail) <= DETAIL_CHARS_MAX else f"{detail[: DETAIL_CHARS_MAX - 3]}...",
+            self.validator.term,
+            self.validator.instance,
+            request.since_epoch,
         )
-        pending = PendingAnswer(item, result, after)
+        pending = _new_pending(item, result, after)
         self.answers.append(pending)
-        self.decided.setdefault(item.request.request_id, pending)
+        self.decided.setdefault(request.request_id, pending)
+
+
+_new_result, _new_pending, _new_encoded = maker_of(Result), maker_of(PendingAnswer), maker_of(EncodedEntry)
 
 
 def _entry(state: ClusterState, state_id: str, item: WaitingRequest, command: Command, at: Micros) -> EncodedEntry:
@@ -190,7 +195,7 @@ def _entry(state: ClusterState, state_id: str, item: WaitingRequest, command: Co
         item.digest,
         command,
     )
-    return EncodedEntry(entry, encode_entry(entry, request.payload))
+    return _new_encoded(entry, encode_entry(entry, request.payload))
 
 
 _REUSED = Rejected("request_id_reused", "this request id belongs to another command; use a new id")

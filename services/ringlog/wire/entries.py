@@ -8,6 +8,7 @@ nothing.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from ringlog.kernel.encoding import command_digest
 from ringlog.kernel.outcome import Entry, UnreadableEntry
@@ -26,6 +27,9 @@ LOG_ENTRY = "ringlog.log.LogEntry"
 _FINGERPRINT = current()[LOG_ENTRY].fingerprint
 _HEADER = header(_FINGERPRINT)
 _LAYOUT = layout(LOG_ENTRY)
+_known_number = lru_cache(maxsize=64, typed=True)(number)
+_known_text = lru_cache(maxsize=64)(text)
+"""Of what the entries of a batch have in common."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +69,10 @@ def encode_entry(entry: Entry, payload: bytes) -> bytes:
             known_bytes(entry.state_id),
             b"\0" if previous is None else b"\2" + known_bytes(previous),
             uuid_bytes(entry.request_id),
-            number(entry.since_epoch),
-            text(entry.submitter),
-            number(entry.at),
-            text(entry.kind),
+            _known_number(entry.since_epoch),
+            _known_text(entry.submitter),
+            _known_number(entry.at),
+            _known_text(entry.kind),
             integer(entry.version),
             sized(payload),
         )

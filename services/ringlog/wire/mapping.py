@@ -15,7 +15,8 @@ from functools import lru_cache
 from operator import attrgetter, itemgetter
 from typing import Any, Generic, NamedTuple, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from ringlog.kernel.values import spoken
+from ringlog.kernel.swift import is_plain, maker_of
+from ringlog.kernel.values import is_uuid, spoken
 from ringlog.wire import codec, reading, writing
 from ringlog.wire.binary import RecordCodec
 from ringlog.wire.codec import header_of
@@ -41,13 +42,9 @@ _SCALARS = {"string": str, "long": int, "int": int, "boolean": bool, "bytes": by
 
 def uuid_bytes(text: str) -> bytes:
     """The 16 bytes of a canonical UUID; ``WireError`` (``bad_uuid``) for any other text."""
-    try:
-        data = bytes.fromhex(text.replace("-", ""))
-    except (ValueError, AttributeError) as error:
-        raise WireError("bad_uuid", repr(text)[:60], "a UUID in its canonical form") from error
-    if len(data) != 16 or uuid_text(data) != text:
+    if not isinstance(text, str) or not is_uuid(text):
         raise WireError("bad_uuid", repr(text)[:60], "a UUID in its canonical form")
-    return data
+    return bytes.fromhex(text.replace("-", ""))
 
 
 def uuid_text(data: bytes) -> str:
@@ -119,10 +116,11 @@ class Mapper(Generic[T]):
 
 def _by_place(cls: type[T], names: tuple[str, ...], given: tuple[str, ...]) -> Callable[..., T]:
     """``cls`` as a function of its fields in the order ``given``."""
+    made = maker_of(cls) if is_plain(cls) else cls
     if names == given:
-        return cls
+        return made
     in_order = _picked(itemgetter, tuple(given.index(name) for name in names))
-    return lambda *values: cls(*in_order(values))
+    return lambda *values: made(*in_order(values))
 
 
 def _maker(cls: type[T], names: tuple[str, ...], back: tuple[tuple[int, Convert], ...]) -> Callable[[Any], T]:

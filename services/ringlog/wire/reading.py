@@ -29,18 +29,27 @@ def whole(read: Read, body: bytes) -> Any | None:
     return value if at == len(body) else None
 
 
-def sized_at(body: bytes, at: int) -> tuple[bytes, int]:
-    """Bytes behind their length."""
+def size_at(body: bytes, at: int) -> tuple[int, int]:
+    """A length, and the position behind it."""
+    size = body[at]
+    if size < 0x80 and not size & 1:
+        return size >> 1, at + 1
     size, at = number_at(body, at)
     if size < 0:
         raise ValueError("a negative length")
+    return size, at
+
+
+def sized_at(body: bytes, at: int) -> tuple[bytes, int]:
+    """Bytes behind their length."""
+    size, at = size_at(body, at)
     return body[at : at + size], at + size
 
 
 def text_at(body: bytes, at: int) -> tuple[str, int]:
     """Text behind its length."""
-    data, at = sized_at(body, at)
-    return data.decode("utf-8"), at
+    size, at = size_at(body, at)
+    return body[at : at + size].decode("utf-8"), at + size
 
 
 def _int_at(body: bytes, at: int) -> tuple[int, int]:
@@ -115,13 +124,12 @@ def array(read: Read) -> Read:
 
 
 def record(fields: Sequence[Read], made: Callable[..., Any]) -> Read:
-    """What is ``made`` of the fields, which stand one behind the other."""
-
-    def read(body: bytes, at: int) -> tuple[Any, int]:
-        values = []
-        for field in fields:
-            value, at = field(body, at)
-            values.append(value)
-        return made(*values), at
-
+    """What is ``made`` of the fields, one behind the other: a function that is written once for their number."""
+    names = [f"_{place}" for place in range(len(fields))]
+    lines = ["def read(body, at):", *(f"    {name}, at = read{name}(body, at)" for name in names)]
+    lines.append(f"    return made({', '.join(names)}), at")
+    scope: dict[str, Any] = {f"read{name}": field for name, field in zip(names, fields, strict=True)}
+    scope["made"] = made
+    exec("\n".join(lines), scope)
+    read: Read = scope["read"]
     return read

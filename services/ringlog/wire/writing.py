@@ -19,6 +19,8 @@ def number(value: int) -> bytes:
     coded = (value << 1) ^ (value >> 63)
     if 0 <= coded < 0x80:
         return _SHORT[coded]
+    if 0 <= coded < 0x4000:
+        return bytes((coded & 0x7F | 0x80, coded >> 7))
     if not 0 <= coded < 2**64:
         raise ValueError("a number of more than 64 bits")
     out = bytearray()
@@ -31,7 +33,8 @@ def number(value: int) -> bytes:
 
 def sized(value: bytes) -> bytes:
     """Bytes behind their length."""
-    return number(len(value)) + value
+    size = len(value)
+    return (_SHORT[2 * size] if size < 0x40 else number(size)) + value
 
 
 def text(value: str) -> bytes:
@@ -87,5 +90,14 @@ def array(write: Write) -> Write:
 
 
 def record(fields: Sequence[Write], parts: Callable[[Any], Iterable[Any]]) -> Write:
-    """The ``parts`` of a value as the fields, one behind the other."""
-    return lambda value: b"".join([write(part) for write, part in zip(fields, parts(value), strict=True)])
+    """The ``parts`` of a value as the fields, one behind the other: a function written once for their number."""
+    names = [f"_{place}" for place in range(len(fields))]
+    if not names:
+        return lambda _: b""
+    written = ", ".join(f"write{name}({name})" for name in names)
+    lines = ("def write(value):", f"    {', '.join(names)}, = parts(value)", f"    return join(({written},))")
+    scope: dict[str, Any] = {f"write{name}": write for name, write in zip(names, fields, strict=True)}
+    scope |= {"parts": parts, "join": b"".join}
+    exec("\n".join(lines), scope)
+    made: Write = scope["write"]
+    return made
