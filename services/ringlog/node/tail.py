@@ -6,6 +6,7 @@ offsets which hold no record (markers of transactions) are no gap.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 
@@ -21,6 +22,7 @@ from ringlog.runtime.kafka_config import connection
 RECORDS_PER_POLL = 2_000
 POLL_S = 0.05
 LOOK_S = 10.0
+HEAR_S = 1.0
 _LOST = (KafkaError.OFFSET_OUT_OF_RANGE, KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._AUTO_OFFSET_RESET)
 
 
@@ -48,6 +50,8 @@ class MutationsTail:
         self.ids: dict[str, str] = {}
         self.begin: dict[int, int] = {}
         self.ends: dict[int, int] = {}
+        self._heard: dict[int, int] = {}
+        self._heard_at = 0.0
 
     def assign(self, kept: RowsMark) -> None:
         """Begin to read where the rows of ``kept`` end. Raises LogUnavailable (it may be called again), NodeFailed if a
@@ -102,18 +106,30 @@ class MutationsTail:
                 found.append(Tailed(partition, offset, message.value() or b"", message.timestamp()[1]))
             elif error.code() == KafkaError._PARTITION_EOF:
                 found.append(Tailed(partition, offset, None))
+        self._hear()
         return found
 
-    def behind(self, positions: Mapping[int, int]) -> int | None:
-        """How many offsets lie between these positions and the ends that the client has heard of; None before it has.
-        From any thread; asks nobody.
+    def _hear(self) -> None:
+        """Note now and then where the client has heard that the partitions end; asks nobody.
+
+        In the thread that reads: while one consumes, such a call of another stops both for ever.
         """
-        found = list[int]()
-        for partition, position in positions.items():
-            with suppress(KafkaException, RuntimeError):  # not assigned yet, or closed
-                _, end = self._consumer.get_watermark_offsets(TopicPartition(self._topic, partition), cached=True)
-                found += [max(0, end - position)] if end >= 0 else []
-        return sum(found) if found else None
+        if time.monotonic() < self._heard_at + HEAR_S:
+            return
+        self._heard_at = time.monotonic()
+        heard = {}
+        for partition in self.ends:
+            with suppress(KafkaException):  # nothing was fetched of it yet
+                place = TopicPartition(self._topic, partition)
+                heard[partition] = self._consumer.get_watermark_offsets(place, cached=True)[1]
+        self._heard = heard
+
+    def behind(self, positions: Mapping[int, int]) -> int | None:
+        """How many offsets lie between these positions and the ends that the client had heard of by the last ``take``;
+        None before it has. From any thread.
+        """
+        known = {partition: end for partition, end in self._heard.items() if end >= 0 and partition in positions}
+        return sum(max(0, end - positions[partition]) for partition, end in known.items()) if known else None
 
     def close(self) -> None:
         """Stop reading."""
