@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from itertools import chain
+from threading import Event
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from ringlog.kernel.balance.advice import advise
 from ringlog.kernel.balance.model import READS, WRITES
 from ringlog.kernel.balance.reports import Reports
 from ringlog.kernel.commands.cluster import ChangeSettings
 from ringlog.kernel.ring.murmur3 import token_of
+from ringlog.log.errors import RecordTooLarge
+from ringlog.log.producer import Delivered
 from ringlog.node.cells import CellMap
 from ringlog.node.holder import Holder
-from ringlog.node.loads import sizes_of
+from ringlog.node.loads import Loads, sizes_of
 from ringlog.node.patience import Stopped
 from ringlog.node.protocol.loads import AwaitLoads, MeasureTablets, PublishLoad, report_loads
 from ringlog.node.served import ServedRequests
@@ -110,3 +115,23 @@ def test_a_node_reports_when_it_has_caught_up_and_then_what_is_due() -> None:
     assert [wait for wait, _ in published] == [3, 6]
     (table,) = published[0][1].tables
     assert (table.table, set(table.bytes)) == (lives.TABLE, {7})
+
+
+def test_a_report_that_the_topic_refuses_later_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A report that is too large is handed over and refused by the broker: nobody would know why nothing moves."""
+    sent: Future[Delivered] = Future()
+
+    class Sender:
+        def __init__(self, *_: object) -> None:
+            pass
+
+        def send(self, *_: object, **__: object) -> Future[Delivered]:
+            return sent
+
+    monkeypatch.setattr("ringlog.node.loads.AckedProducer", Sender)
+    loads = Loads("b:1", "c", Holder("n1"), CellMap, Event())
+    with capture_logs() as said:
+        loads.handlers[PublishLoad](PublishLoad(NodeLoad("n1", 1, 1, ())))
+        assert said == []
+        sent.set_exception(RecordTooLarge("c.load", b"n1", 3_000_000, "let the topic take it"))
+    assert [(line["event"], "3,000,000" in line["why"]) for line in said] == [("load_not_reported", True)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 from itertools import chain
 from typing import Any
 
@@ -15,7 +16,7 @@ from ringlog.kernel.state import ClusterState
 from ringlog.kernel.tablets.groups import map_of
 from ringlog.kernel.values import Token
 from ringlog.log.errors import LogError
-from ringlog.log.producer import AckedProducer
+from ringlog.log.producer import AckedProducer, Delivered
 from ringlog.log.topics import LOAD, topic_name
 from ringlog.node.cells import CellMap
 from ringlog.node.holder import Holder
@@ -66,18 +67,26 @@ class Loads:
         return {table: sizes_of(effect.state, table, chain(rows(table), cells(table))) for table in effect.own}
 
     def _publish(self, load: NodeLoad) -> None:
-        """What the broker refuses is said, and tried again with the next report."""
+        """What does not get there is said, and tried again with the next report."""
         if self._producer is None:
             self._producer = AckedProducer(self._bootstrap, f"ringlog-load-{load.node[:8]}")
         try:
-            self._producer.send(self._topic, encode_node_load(load), key=load.node.encode(), partition=0)
+            sent = self._producer.send(self._topic, encode_node_load(load), key=load.node.encode(), partition=0)
         except LogError as error:
             log.warning("load_not_reported", why=error.message)
+        else:
+            sent.add_done_callback(_say)
 
     def close(self) -> None:
         """Let go of the connections."""
         if self._producer is not None:
             self._producer.close()
+
+
+def _say(sent: Future[Delivered]) -> None:
+    """Nobody waits for the answer: the balancer would only miss the report."""
+    if (error := sent.exception()) is not None:
+        log.warning("load_not_reported", why=str(error))
 
 
 def sizes_of(state: ClusterState, table: str, held: Iterable[tuple[Token, int]]) -> dict[int, int]:
