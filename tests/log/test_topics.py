@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from ringlog.kernel.changes import CHANGE_TOPICS
 from ringlog.log.errors import CopiesUndecided, TopicMisconfigured
 from ringlog.log.topics import ANY_CLOCK, METADATA, TOPICS, FoundTopic, TopicProfile, _check, chosen, least_insync
 
@@ -67,3 +68,9 @@ def test_what_a_start_reads_whole_does_not_grow_for_a_week() -> None:
     compacted = [spec for spec in TOPICS if spec.required["cleanup.policy"] == "compact"]
     slow = {spec.suffix for spec in compacted if int(spec.at_most.get("segment.ms", "604800000")) > 600_000}
     assert slow == {"schemas"}
+
+
+def test_consumers_that_go_on_where_they_were_hear_for_a_week_that_a_key_is_gone() -> None:
+    """However soon topics are compacted: by default such a record goes after a day."""
+    initial = {spec.suffix: spec.initial.get("delete.retention.ms") for spec in TOPICS}
+    assert {initial[suffix] for suffix in CHANGE_TOPICS} == {str(7 * 86_400_000)}

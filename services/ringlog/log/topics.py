@@ -55,6 +55,9 @@ _BRISK = {"segment.ms": "600000", "max.compaction.lag.ms": "600000", "min.cleana
 """For compacted topics that grow with what happens and are read whole at a start, as change topics are by a publisher
 that takes over: the segment in use is never compacted, and by default it is in use for a week, or a gigabyte long."""
 
+_GONE_STAYS = {"delete.retention.ms": str(7 * _DAY_MS)}
+"""So long a record that a key is gone stays: who was away for less, and goes on where it was, hears of it."""
+
 
 @dataclass(frozen=True, slots=True)
 class TopicSpec:
@@ -87,9 +90,12 @@ def least_insync(copies: int) -> int:
 
 
 def _compacted(
-    suffix: str, at_most: Mapping[str, str] | None = None, required: Mapping[str, str] | None = None
+    suffix: str,
+    at_most: Mapping[str, str] | None = None,
+    required: Mapping[str, str] | None = None,
+    initial: Mapping[str, str] | None = None,
 ) -> TopicSpec:
-    return TopicSpec(suffix, 1, _SAFE | _COMPACT | dict(required or {}), _LARGE, at_most or {})
+    return TopicSpec(suffix, 1, _SAFE | _COMPACT | dict(required or {}), _LARGE | dict(initial or {}), at_most or {})
 
 
 METADATA = TopicSpec("metadata", 1, _SAFE | _FOREVER | _DELETE | {"message.timestamp.type": "CreateTime"} | _LARGE)
@@ -125,7 +131,7 @@ TOPICS: tuple[TopicSpec, ...] = (
     AGENTS,
     SNAPSHOTS,
     SCHEMAS,
-    *(_compacted(suffix, _BRISK) for suffix in CHANGE_TOPICS),
+    *(_compacted(suffix, _BRISK, initial=_GONE_STAYS) for suffix in CHANGE_TOPICS),
 )
 
 
