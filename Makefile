@@ -4,7 +4,7 @@ SHELL := /bin/sh
 .DEFAULT_GOAL := help
 UV ?= uv
 
-.PHONY: help setup demo quick archives test others soak fuzz explore faults lint docs lock clean
+.PHONY: help setup demo quick archives test others soak fuzz explore faults lint docs lock wheels clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z]*\): [^#]*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-14s %s\n", $$1, $$2}'
@@ -76,6 +76,9 @@ docs: setup ## Make the pages of docs/reference from the code
 lock: ## Renew requirements.lock from pyproject.toml (needs uv)
 	$(UV) pip compile pyproject.toml --all-extras --group build --universal --python-version 3.11 \
 	  --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links -o requirements.lock
+
+wheels: setup ## Say what of requirements.lock has no wheel, by system and Python (needs uv; minutes)
+	@.venv/bin/python -m tests.stack.wheels $(UV)
 
 clean: ## Stop the default stack; delete .venv and what tools left (data and jars stay where they are)
 	@if [ -x .venv/bin/ringlog ]; then .venv/bin/ringlog stack down; fi
