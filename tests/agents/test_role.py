@@ -56,6 +56,10 @@ def test_stop_returns_when_the_work_that_still_prepared_has_ended(tmp_path: Path
     worker = Sender(log, tmp_path)
     worker.start()
     assert worker.began.wait(DEADLINE_S)
+    looked = worker.seen()
+    assert (looked.term, looked.is_active, looked.handled, looked.alarm) == (1, False, 0, "")
+    assert looked.log.epoch >= 2
+    assert looked.log.behind is not None
     stopper = threading.Thread(target=worker.stop, daemon=True)
     stopper.start()
     worker._threads[1].join(DEADLINE_S)

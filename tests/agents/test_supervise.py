@@ -7,20 +7,29 @@ from pathlib import Path
 import pytest
 
 from ringlog.agents.supervise import _env
+from ringlog.protocol.roles import ROLES
 from ringlog.runtime.settings import ProcessSettings
 
 
 def test_agents_have_the_settings_of_their_supervisor_and_none_that_is_not_set(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    for name in ("RINGLOG_DELAYS", "RINGLOG_KAFKA_CONFIG"):
+    for name in ("RINGLOG_DELAYS", "RINGLOG_KAFKA_CONFIG", "RINGLOG_METRICS_PORT"):
         monkeypatch.delenv(name, raising=False)
     settings = ProcessSettings(cluster="c", data_dir=tmp_path)
-    told = _env(settings)
+    told = _env(settings, "keeper")
     assert "None" not in told.values()
     for name, value in told.items():
         monkeypatch.setenv(name, value)
     assert ProcessSettings() == settings
     monkeypatch.setenv("RINGLOG_KAFKA_CONFIG", "")
     assert ProcessSettings() == settings
-    assert _env(ProcessSettings(kafka_config=tmp_path / "f"))["RINGLOG_KAFKA_CONFIG"] == str(tmp_path / "f")
+    assert _env(ProcessSettings(kafka_config=tmp_path / "f"), "keeper")["RINGLOG_KAFKA_CONFIG"] == str(tmp_path / "f")
+
+
+def test_each_role_is_shown_at_a_port_of_its_own() -> None:
+    settings = ProcessSettings(metrics_port=9400)
+    assert [_env(settings, role)["RINGLOG_METRICS_PORT"] for role in ROLES] == [
+        str(9400 + place) for place in range(len(ROLES))
+    ]
+    assert "RINGLOG_METRICS_PORT" not in _env(ProcessSettings(metrics_port=None), "validator")

@@ -11,11 +11,12 @@ import pytest
 
 from ringlog.node.holder import Holder
 from ringlog.node.hosts import OwnHosts
-from ringlog.node.hosts import name_of as name_of_host
 from ringlog.node.server import make_api
 from ringlog.runtime.clock import ManualClock
 from ringlog.runtime.figures import Sample
 from ringlog.runtime.health import Health
+from ringlog.runtime.hosts import is_own
+from ringlog.runtime.hosts import name_of as name_of_host
 from ringlog.wire.records import Cell, encode_mutation
 from tests.node.world import APPENDED, TABLE, cluster, name_of, replicas, write
 
@@ -101,6 +102,12 @@ def test_a_page_that_points_its_own_name_here_reads_nothing(holder: Holder, host
 def test_names_are_told_from_their_ports() -> None:
     assert [name_of_host(host) for host in ("a:1", "a", "[::1]:2", "[::1]", "::1", "A.:80", "a:b", "")] == [
         "a", "a", "[::1]", "[::1]", "::1", "a", "a:b", "",
+    ]  # fmt: skip
+
+
+def test_a_server_on_every_address_was_opened_by_its_operator() -> None:
+    assert [is_own(["watch.example:9400"], host) for host in ("0.0.0.0", "::", "127.0.0.1", "watch.example")] == [
+        True, True, False, True,
     ]  # fmt: skip
 
 

@@ -22,7 +22,9 @@ from ringlog.operator.intents import named
 from ringlog.operator.rehearsal import acknowledgements
 from ringlog.operator.waiting import COORDINATOR, tries, waiting
 from ringlog.operator.words import described, subject, wait_lines
+from ringlog.protocol import waits
 from ringlog.protocol.coordinator_core import CoordinatorView, propose
+from ringlog.protocol.waits import operation_waits
 from ringlog.runtime.draw import SeededDraw
 from ringlog.wire.records import FailedTries, NodeAck
 from tests.cli.test_docs import unknown
@@ -69,6 +71,9 @@ def test_the_coordinator_is_waited_for_when_it_would_go_on_and_only_then(kind: s
         for silent in (None, *sorted(state.nodes)):
             acks = {node: ack for node, ack in all_acks(state).items() if node != silent}
             found = waiting(state, state.operations[operation], acks)
+            kind_of_wait = operation_waits(state, state.operations[operation], acks)
+            assert (kind_of_wait.kind == waits.COORDINATOR) == (found.text == COORDINATOR)
+            assert set(found.nodes) == set(kind_of_wait.nodes)
             if "cdc_generation" not in stage:
                 assert (found.text == COORDINATOR) == goes_on(state, operation, acks), (stage, silent, found)
             assert silent in found.nodes or not found.nodes

@@ -106,9 +106,8 @@ def test_other_paths_are_not_there() -> None:
 def test_a_state_lasts_since_it_was_first_seen() -> None:
     now = [10]
     since = Since(lambda: now[0])
-    assert since.of("starting") == 10
     now[0] = 20
-    assert since.of("starting") == 10
+    assert since.of("starting") == 10, "that of the start"
     assert since.of("ready") == 20
     now[0] = 30
     assert (since.of("ready"), since.of("starting")) == (20, 30)

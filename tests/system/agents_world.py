@@ -12,6 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from prometheus_client.parser import text_string_to_metric_families
+
 from ringlog.client.client import Client
 from ringlog.client.founding import found_cluster
 from ringlog.kernel.fold import fold
@@ -19,6 +21,7 @@ from ringlog.kernel.outcome import Entry, OutcomeKind
 from ringlog.kernel.state import EMPTY_STATE, ClusterState
 from ringlog.log.kafka import KafkaLog
 from ringlog.log.topics import METADATA, RESULTS, TopicSpec
+from ringlog.runtime.figures import FIGURES
 from ringlog.stack import StackInfo
 from ringlog.wire.entries import decode_entry
 from ringlog.wire.records import Result, decode_result
@@ -39,6 +42,18 @@ def until(condition: Callable[[], T | None], what: str, deadline_s: float = DEAD
             return found
         assert time.monotonic() < end, f"waited {deadline_s} s for {what}"
         tick.wait(LOOK_S)
+
+
+def figures(exposition: str, labels: dict[str, str]) -> dict[str, float]:
+    """Served figures by name and own labels; each is one of the table and has the labels of its process."""
+    known = {name for figure in FIGURES.values() for name in figure.served}
+    found = {}
+    for sample in (one for family in text_string_to_metric_families(exposition) for one in family.samples):
+        assert sample.name in known
+        assert labels.items() <= sample.labels.items()
+        own = [value for name, value in sample.labels.items() if name not in labels]
+        found[" ".join([sample.name, *own])] = sample.value
+    return found
 
 
 class AgentProcess:

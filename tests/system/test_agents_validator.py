@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, wait
 from pathlib import Path
 
+import httpx
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
@@ -19,10 +20,10 @@ from ringlog.kernel.commands.cluster import ChangeSettings, Noop
 from ringlog.kernel.values import Command
 from ringlog.log.kafka import KafkaLog
 from ringlog.log.topics import REQUESTS
-from ringlog.stack import StackInfo
+from ringlog.stack import StackInfo, ports
 from ringlog.wire.records import REJECTED, CommandRequest, encode_request
 
-from .agents_world import DEADLINE_S, AgentsWorld, until
+from .agents_world import DEADLINE_S, AgentsWorld, figures, until
 
 pytestmark = pytest.mark.system
 
@@ -33,6 +34,8 @@ BAD = ChangeSettings((("no_such_setting", 1),))
 def world(stack: StackInfo, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AgentsWorld]:
     """One cluster for all tests of this file; each finds or starts a validator."""
     world = AgentsWorld(stack, f"validated-{uuid.uuid4().hex[:8]}", tmp_path_factory.mktemp("agents"))
+    # One port for all: who stands by has it once the one before is gone, and does its work without it.
+    world.environment["RINGLOG_METRICS_PORT"] = str(ports.choose(1)[0])
     yield world
     world.close()
 
@@ -63,6 +66,28 @@ def check_each_once(world: AgentsWorld, futures: list[tuple[Command, Future[Subm
     rejected = {result.request_id for result in world.results() if result.outcome == REJECTED}
     assert rejected
     assert not rejected.intersection(counts)
+
+
+def test_who_watches_a_validator_sees_what_it_answered(world: AgentsWorld) -> None:
+    world.running("validator")
+    check_each_once(world, submit(world, 40))
+    place = f"http://127.0.0.1:{world.environment['RINGLOG_METRICS_PORT']}"
+    with httpx.Client(timeout=60) as http:
+
+        def counted() -> dict[str, float] | None:
+            """Clients may hear of their answers before the validator has counted them."""
+            found = figures(http.get(f"{place}/metrics").text, {"role": "validator"})
+            outcomes = [found[f"ringlog_validator_answers_total {one}"] for one in ("applied", "rejected")]
+            return found if outcomes >= [30, 10] and found["ringlog_validator_waiting_requests"] == 0 else None
+
+        found = until(counted, "the answers to be counted")
+        health = http.get(f"{place}/health")
+    assert (health.status_code, health.json()["state"]) == (200, "active")
+    assert found["ringlog_agent_state active"] == 1
+    assert found["ringlog_agent_term"] == world.term("validator")
+    assert found["ringlog_epoch"] >= 30
+    assert found["ringlog_validator_answer_seconds_count"] >= 1
+    assert found["ringlog_validator_commit_seconds_count"] >= 1
 
 
 def test_sigkill_with_hundreds_in_flight(world: AgentsWorld) -> None:

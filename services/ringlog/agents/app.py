@@ -36,6 +36,7 @@ from ringlog.agents.contract import MakeWorker, RoleWorker
 from ringlog.agents.exits import CRASHED, HALTED, STOPPED, SUPERSEDED, End, say_end
 from ringlog.agents.outage import Outage, take_over_logs
 from ringlog.agents.watch import end_of
+from ringlog.agents.watched import ProcessView
 from ringlog.log.watch import Lost, TopicWatch
 from ringlog.runtime.kafka_config import Security, current
 from ringlog.runtime.logs import get_logger
@@ -102,6 +103,12 @@ class AgentApp:
         self._watch.stop()
         # The role's own end is what counts: faust reports an orderly one as a crash as well.
         return self._explained(End(CRASHED, why)) if failed and self.end.code == STOPPED else self.end
+
+    def seen(self) -> ProcessView:
+        """A look at the process, from any thread."""
+        worker = self._worker
+        end = None if self.end.code == STOPPED else self.end
+        return ProcessView(None, self._outage.shown, end, None if worker is None else worker.seen())
 
     async def _consume(self, stream: Any) -> None:
         async for event in stream.noack().events():

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from ringlog.agents.exits import End
+from ringlog.agents.watched import RoleView
 
 
 class RoleWorker(Protocol):
@@ -19,6 +20,10 @@ class RoleWorker(Protocol):
         """One record of the role's topic, in offset order. False: the worker has read it by itself, or will, and may
         have acknowledged it already.
         """
+        ...
+
+    def seen(self) -> RoleView:
+        """A look at it, from any thread; waits for nothing."""
         ...
 
     def stop(self) -> None:

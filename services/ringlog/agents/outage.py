@@ -32,6 +32,7 @@ class Outage(logging.Handler):
         self._on_trouble = on_trouble
         self._state = threading.Lock()
         self._since: float | None = None
+        self._why = ""
         self._passed_over = 0
         self._silent = False
 
@@ -45,8 +46,16 @@ class Outage(logging.Handler):
             if self._since is not None:
                 self._passed_over += 1
                 return
-            self._since, self._passed_over = time.monotonic(), 0
+            self._since, self._why, self._passed_over = time.monotonic(), why, 0
         log.warning("broker_away", bootstrap=self._bootstrap, why=why)
+
+    @property
+    def shown(self) -> str:
+        """For how long the broker has been away and what was said of it first; empty if it is not away."""
+        with self._state:
+            if self._since is None:
+                return ""
+            return f"the broker has been away for {time.monotonic() - self._since:.0f} s: {self._why}"
 
     def answers(self) -> None:
         """The broker has answered."""

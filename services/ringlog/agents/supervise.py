@@ -59,7 +59,9 @@ def _look(child: _Child, settings: ProcessSettings) -> None:
     now = time.monotonic()
     if child.process is None:
         if not child.halted and now >= child.start_at:
-            child.process = subprocess.Popen([sys.executable, "-m", "ringlog.agents", child.role], env=_env(settings))
+            child.process = subprocess.Popen(
+                [sys.executable, "-m", "ringlog.agents", child.role], env=_env(settings, child.role)
+            )
             child.started = now
             _say(f"{child.role} started, process {child.process.pid}")
         return
@@ -91,9 +93,11 @@ def _stop(children: list[_Child]) -> None:
     _say("all stopped")
 
 
-def _env(settings: ProcessSettings) -> dict[str, str]:
-    """The settings as the child reads them."""
+def _env(settings: ProcessSettings, role: str) -> dict[str, str]:
+    """The settings as the child of that role reads them: a port of its own, by its place among the roles."""
     given = {name: value for name, value in settings.model_dump().items() if value is not None}
+    if settings.metrics_port is not None:
+        given["metrics_port"] = settings.metrics_port + list(ROLES).index(role)
     values = {f"RINGLOG_{name.upper()}": str(value) for name, value in given.items()}
     return os.environ | values | {PARENT_VARIABLE: str(os.getpid())}
 

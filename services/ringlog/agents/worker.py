@@ -10,13 +10,15 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
 from ringlog.agents.contract import Acknowledge, Ended, RoleWorker
 from ringlog.agents.exits import CRASHED, HALTED, Diverged, End, say_end
 from ringlog.agents.watch import end_of, records_of
+from ringlog.agents.watched import AgentWatch
 from ringlog.log.diagnosis import why_no_answer
 from ringlog.log.errors import LogDamaged, LogUnavailable, TopicMisconfigured, TopicMissing
 from ringlog.log.identity import ClusterRecords, Topic
@@ -31,6 +33,7 @@ from ringlog.log.topics import (
 from ringlog.log.watch import Lost
 from ringlog.private import FolderUnusable, private_folder, private_process, refused_by_files
 from ringlog.protocol.roles import ROLES, Role
+from ringlog.runtime.clock import SystemClock
 from ringlog.runtime.collector import rarely_collect
 from ringlog.runtime.kafka_config import BadKafkaConfig
 from ringlog.runtime.logs import get_logger, setup_logs
@@ -79,16 +82,35 @@ def make_agent(role: str, settings: ProcessSettings, ids: Mapping[str, str]) -> 
 def main(role: str, settings: ProcessSettings) -> int:
     """Run one worker until it is asked to stop or ends by itself; returns the exit code."""
     setup_logs(settings.log_format, settings.log_level)
-    end = _run_agent(role, settings)
-    say_end(role, end)
+    watch = AgentWatch(role, SystemClock().now_us)
+    with _shown(watch, settings):
+        end = _run_agent(role, settings, watch)
+        say_end(role, end)
     return end.code
 
 
-def _run_agent(role: str, settings: ProcessSettings) -> End:
+@contextmanager
+def _shown(watch: AgentWatch, settings: ProcessSettings) -> Iterator[None]:
+    """Figures and health of the agent, if a port is set for them; who sets none loads nothing for it."""
+    if settings.metrics_port is None:
+        yield
+        return
+    from ringlog.runtime.watch_server import WatchServer
+
+    server = WatchServer(watch, settings.metrics_host, settings.metrics_port)
+    server.start()
+    try:
+        yield
+    finally:
+        server.stop()
+
+
+def _run_agent(role: str, settings: ProcessSettings, watch: AgentWatch) -> End:
     try:
         private_folder(settings.data_dir / "agents", ours=True)
-        ids = _await_topics(settings, records_of(settings, role))
+        ids = _await_topics(settings, records_of(settings, role), watch)
         agent = make_agent(role, settings, ids)
+        watch.look = agent.seen
     except (TopicMissing, LogUnavailable) as error:
         return End(CRASHED, f"not started: {error.code}: {error}")
     except (TopicMisconfigured, LogDamaged) as error:
@@ -106,7 +128,7 @@ def _run_agent(role: str, settings: ProcessSettings) -> End:
     return agent.execute()
 
 
-def _await_topics(settings: ProcessSettings, records: ClusterRecords) -> Mapping[str, str]:
+def _await_topics(settings: ProcessSettings, records: ClusterRecords, watch: AgentWatch) -> Mapping[str, str]:
     """A worker that starts before its topic exists never sees it: wait for all topics, check their settings, give
     their ids.
 
@@ -133,6 +155,7 @@ def _await_topics(settings: ProcessSettings, records: ClusterRecords) -> Mapping
                 raise
             if waited % 10 == 0:
                 known_why = why_no_answer(settings.bootstrap_servers) if isinstance(error, LogUnavailable) else ""
+                watch.waits = " ".join(filter(None, (f"{error.code}: {error}", known_why)))
                 log.info("waiting", cluster=settings.cluster, why=" ".join(filter(None, (str(error), known_why))))
         tick.wait(RETRY_S)
         waited += RETRY_S

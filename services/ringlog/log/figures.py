@@ -58,10 +58,14 @@ def seen_log(replica: LogReplica) -> LogView:
     )
 
 
-def log_samples(view: LogView, now: Micros) -> Iterator[Sample]:
-    """The figures that every process has that reads the log. ``now``: its clock."""
+def process_samples(now: Micros) -> Iterator[Sample]:
+    """The figures that every process has. ``now``: its clock."""
     yield Sample("ringlog_release_info", 1, (ringlog.__version__,))
     yield Sample("ringlog_clock_seconds", now / SECOND_US)
+
+
+def log_samples(view: LogView) -> Iterator[Sample]:
+    """The figures that every process has that reads the log."""
     yield Sample("ringlog_epoch", view.epoch)
     yield Sample("ringlog_log_halted", view.halted is not None)
     yield Sample("ringlog_log_time_seconds", view.time / SECOND_US)

@@ -24,7 +24,7 @@ from typing import Final
 from ringlog.kernel.settings import setting
 from ringlog.kernel.state import EMPTY_STATE, ClusterState
 from ringlog.kernel.values import Epoch, Micros, NodeId
-from ringlog.log.figures import SECOND_US, LogView, log_samples
+from ringlog.log.figures import SECOND_US, LogView, log_samples, process_samples
 from ringlog.node.protocol.turn import Tailed
 from ringlog.runtime.figures import Sample
 from ringlog.runtime.health import Health
@@ -93,7 +93,8 @@ def _catches_up(view: NodeView) -> str:
 
 def samples_of(view: NodeView) -> Iterator[Sample]:
     """The node's figures."""
-    yield from log_samples(view.log, view.now)
+    yield from process_samples(view.now)
+    yield from log_samples(view.log)
     yield Sample("ringlog_node_ready", health_of(view).is_ready)
     yield Sample("ringlog_node_acknowledged_epoch", view.acknowledged)
     yield Sample("ringlog_node_rows_epoch", view.state.epoch)

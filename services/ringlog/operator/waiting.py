@@ -11,29 +11,36 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from ringlog.kernel.commands.tablets import is_anywhere
 from ringlog.kernel.operations.failures import counts_from, stopped_by, told
-from ringlog.kernel.operations.gates import explain, gate, missing, outnumbered
+from ringlog.kernel.operations.gates import explain, gate, outnumbered
 from ringlog.kernel.operations.gates import parting as parting_of
-from ringlog.kernel.operations.progress import unreported, waits_behind
+from ringlog.kernel.operations.progress import waits_behind
 from ringlog.kernel.operations.stages import (
-    COMMIT_CDC_GENERATION,
     POINT_OF_NO_RETURN,
-    PUBLISH_CDC_GENERATION,
-    REQUESTED,
     has_reached,
 )
-from ringlog.kernel.service import holds_place
 from ringlog.kernel.settings import setting
 from ringlog.kernel.state import ClusterState, Failure, Operation
-from ringlog.kernel.tablets.gates import awaited, reporters, waited_for
+from ringlog.kernel.tablets.gates import awaited
 from ringlog.kernel.tablets.map import Tablet, TabletMap
 from ringlog.kernel.tablets.stages import STAGES, WRITE_BOTH_READ_NEW, session
 from ringlog.kernel.values import Micros, NodeId
 from ringlog.operator.clocks import left_ahead, ways_of
 from ringlog.operator.shown import when
 from ringlog.protocol.ack_book import is_vouched_for
-from ringlog.protocol.witnesses import complaints, reports_of, session_complaints, sound_reports, witnesses_of
+from ringlog.protocol.waits import (
+    ACKNOWLEDGEMENTS,
+    DECISION,
+    GENERATION,
+    PUBLICATION,
+    SERVICE,
+    STREAMS,
+    TURN,
+    operation_waits,
+    tablet_waits,
+)
+from ringlog.protocol.waits import COORDINATOR as COORDINATING
+from ringlog.protocol.witnesses import complaints, session_complaints, witnesses_of
 from ringlog.wire.records import FailedTries, NodeAck
 
 COORDINATOR = "the coordinator"
@@ -54,31 +61,40 @@ def waiting(
     """What an operation in flight waits for, given the nodes' last acknowledgements. ``now``: the clock, if there is
     one.
     """
-    if failures := stopped_by(found):
-        return _decision(state, found, failures)
-    if found.stage == REQUESTED:
+    here = operation_waits(state, found, acks)
+    if here.kind == DECISION:
+        return _decision(state, found, stopped_by(found))
+    if here.kind == SERVICE:
+        (node,) = here.nodes
+        text = f"{state.nodes[node].name} to hand over its place in the metadata service (see: ringlog service show)"
+        return WaitingFor(text, (), _called_off(found))
+    if here.kind == TURN:
         return _turn(state, found)
-    witnesses = witnesses_of(state, acks)
-    here = gate(state, found)
     wrong = complaints(state, acks, found)
-    if nodes := missing(here, witnesses):
-        text = "; ".join([explain(here, witnesses, state.nodes), *_told(wrong, nodes)])
-        return WaitingFor(text, nodes, _ways_out(state, found, nodes))
-    if found.stage == COMMIT_CDC_GENERATION:
-        text = "the commit of its CDC generation" + (f" {found.generation}" if found.generation else "")
-        left = () if now is None else left_ahead(state, now)
-        if left and now is not None:
-            text = "; ".join([f"{text}, which must start later than a clock left it", *(one.text for one in left)])
-            return WaitingFor(text, (), (*ways_of(left, now), *_called_off(found)))
-        return WaitingFor(text)
-    if found.stage == PUBLISH_CDC_GENERATION:
+    if here.kind == ACKNOWLEDGEMENTS:
+        missed = explain(gate(state, found), witnesses_of(state, acks), state.nodes)
+        text = "; ".join([missed, *_told(wrong, here.nodes)])
+        return WaitingFor(text, here.nodes, _ways_out(state, found, here.nodes))
+    if here.kind == GENERATION:
+        return _generation(state, found, now)
+    if here.kind == PUBLICATION:
         return WaitingFor(f"generation {found.generation} in the change topics")
-    if nodes := unreported(found, reports_of(state, acks, found)):
-        names = ", ".join(state.nodes[node].name for node in nodes)
-        text = f"{names} to stream {'its' if len(nodes) == 1 else 'their'} rows"
+    if here.kind == STREAMS:
+        names = ", ".join(state.nodes[node].name for node in here.nodes)
+        text = f"{names} to stream {'its' if len(here.nodes) == 1 else 'their'} rows"
         vain = [f"{state.nodes[node].name} asked {in_vain(state, one)}" for node, one in tries(state, found, acks)]
-        return WaitingFor("; ".join([text, *_told(wrong, nodes), *vain]), nodes, _ways_out(state, found, nodes))
+        text = "; ".join([text, *_told(wrong, here.nodes), *vain])
+        return WaitingFor(text, here.nodes, _ways_out(state, found, here.nodes))
     return WaitingFor(COORDINATOR)
+
+
+def _generation(state: ClusterState, found: Operation, now: Micros | None) -> WaitingFor:
+    text = "the commit of its CDC generation" + (f" {found.generation}" if found.generation else "")
+    left = () if now is None else left_ahead(state, now)
+    if left and now is not None:
+        text = "; ".join([f"{text}, which must start later than a clock left it", *(one.text for one in left)])
+        return WaitingFor(text, (), (*ways_of(left, now), *_called_off(found)))
+    return WaitingFor(text)
 
 
 def _told(wrong: tuple[tuple[NodeId, str], ...], nodes: tuple[NodeId, ...]) -> list[str]:
@@ -109,13 +125,7 @@ def _decision(state: ClusterState, found: Operation, failures: tuple[Failure, ..
 
 
 def _turn(state: ClusterState, found: Operation) -> WaitingFor:
-    if (node := parting_of(found)) and holds_place(state, node):
-        text = f"{state.nodes[node].name} to hand over its place in the metadata service (see: ringlog service show)"
-        return WaitingFor(text, (), _called_off(found))
-    ahead = waits_behind(state, found)
-    if not ahead:
-        return WaitingFor(COORDINATOR)
-    text = f"its turn: one of {', '.join(other.id for other in ahead)} to end"
+    text = f"its turn: one of {', '.join(other.id for other in waits_behind(state, found))} to end"
     more = 'ringlog submit \'{"command": "ChangeSettings", "settings": {"operations_concurrent_max": …}}\''
     return WaitingFor(text, (), (f"more at once: {more}", *_called_off(found)))
 
@@ -165,19 +175,18 @@ def _without(state: ClusterState, found: Operation, node: NodeId) -> str:
 def tablet_waiting(state: ClusterState, tablets: TabletMap, tablet: Tablet, acks: Mapping[str, NodeAck]) -> WaitingFor:
     """What a tablet in transition waits for in its stage, given the nodes' last acknowledgements."""
     assert tablet.transition is not None, "a settled tablet waits for nothing"
-    acked = {one.node: min(one.applied, one.drained) for one in witnesses_of(state, acks)}
-    unmet = awaited(tablets, tablet, state.nodes, acked)
-    if nodes := waited_for(unmet):
-        return WaitingFor(explain(unmet, (), state.nodes), nodes, _tablet_ways_out(state, tablets, tablet, nodes))
-    own = session(tablets.table, tablet.index, tablet.transition)
-    done = {node for node, ack in acks.items() if own in [one.operation for one in sound_reports(state, node, ack)]}
-    wanted = reporters(tablet, state.nodes, is_anywhere(state, tablets.table)) if own else ()
-    if nodes := tuple(node for node in wanted if node not in done):
+    here = tablet_waits(state, tablets, tablet, acks)
+    if here.kind == COORDINATING:
+        return WaitingFor(COORDINATOR)
+    if here.kind == ACKNOWLEDGEMENTS:
+        acked = {one.node: min(one.applied, one.drained) for one in witnesses_of(state, acks)}
+        text = explain(awaited(tablets, tablet, state.nodes, acked), (), state.nodes)
+    else:
         work = STAGES[tablet.transition.stage].work.value
-        text = f"{', '.join(state.nodes[node].name for node in nodes)} to report that its work ({work}) is done"
-        text = "; ".join([text, *_told(session_complaints(state, acks, own), nodes)])
-        return WaitingFor(text, nodes, _tablet_ways_out(state, tablets, tablet, nodes))
-    return WaitingFor(COORDINATOR)
+        text = f"{', '.join(state.nodes[node].name for node in here.nodes)} to report that its work ({work}) is done"
+        own = session(tablets.table, tablet.index, tablet.transition)
+        text = "; ".join([text, *_told(session_complaints(state, acks, own), here.nodes)])
+    return WaitingFor(text, here.nodes, _tablet_ways_out(state, tablets, tablet, here.nodes))
 
 
 def _tablet_ways_out(

@@ -18,7 +18,12 @@ from typing import Final, Literal
 
 Kind = Literal["gauge", "counter", "histogram"]
 
-EVERY: Final = "every agent that works, and every node"
+EVERY: Final = "every agent and every node"
+READER: Final = "every node, and every agent that has its role"
+AGENT: Final = "every agent"
+WORKER: Final = "every agent that has its role"
+VALIDATOR: Final = "the validator that has its role"
+COORDINATOR: Final = "the coordinator that has its role"
 NODE: Final = "every node"
 JOB: Final = "the CDC job"
 
@@ -76,27 +81,102 @@ class Sample:
 _ROWS: Final = (
     Figure("ringlog_release_info", "gauge", EVERY, "1; the release that runs.", ("release",)),
     Figure("ringlog_clock_seconds", "gauge", EVERY, "The process's own clock; compare it with `timestamp()`."),
-    Figure("ringlog_epoch", "gauge", EVERY, "The newest epoch that the process has folded."),
+    Figure("ringlog_epoch", "gauge", READER, "The newest epoch that the process has folded."),
     Figure(
         "ringlog_log_behind_records",
         "gauge",
-        EVERY,
+        READER,
         "Records of the metadata log that the process has not read, of those that it knows of.",
     ),
     Figure(
         "ringlog_log_silent_seconds",
         "gauge",
-        EVERY,
+        READER,
         "Since when the broker has not said where the metadata log ends; asked every five seconds.",
     ),
-    Figure("ringlog_log_halted", "gauge", EVERY, "1: the process reads the log no further, for good."),
-    Figure("ringlog_log_time_seconds", "gauge", EVERY, "The log's time: the latest clock of an author so far."),
+    Figure("ringlog_log_halted", "gauge", READER, "1: the process reads the log no further, for good."),
+    Figure("ringlog_log_time_seconds", "gauge", READER, "The log's time: the latest clock of an author so far."),
     Figure(
         "ringlog_log_records",
         "counter",
-        EVERY,
+        READER,
         "Records of the metadata log that were read since the start, by what became of them.",
         ("outcome",),
+    ),
+    Figure("ringlog_agent_ready", "gauge", AGENT, "1: `/health` says that the agent is ready."),
+    Figure(
+        "ringlog_agent_state", "gauge", AGENT, "1 for the state that the agent is in, 0 for the others.", ("state",)
+    ),
+    Figure("ringlog_agent_term", "gauge", WORKER, "The term in which the agent has the role; 0: it has none yet."),
+    Figure("ringlog_agent_handled_epoch", "gauge", WORKER, "The epoch up to which the role's work is done."),
+    Figure(
+        "ringlog_agent_refused_proposals",
+        "gauge",
+        WORKER,
+        "What the role would do and is refused; `ringlog status` says what and why.",
+    ),
+    Figure("ringlog_agent_broken_state", "gauge", WORKER, "1: the folded state breaks an invariant of this release."),
+    Figure("ringlog_validator_waiting_requests", "gauge", VALIDATOR, "Requests that were read and have no answer yet."),
+    Figure(
+        "ringlog_validator_answers", "counter", VALIDATOR, "Requests that were answered since the start.", ("outcome",)
+    ),
+    Figure(
+        "ringlog_validator_answer_seconds",
+        "histogram",
+        VALIDATOR,
+        "From when a record of requests was read to when all of it was answered.",
+    ),
+    Figure(
+        "ringlog_validator_commit_seconds",
+        "histogram",
+        VALIDATOR,
+        "From when the first entries of a batch were appended to when the log showed what became of all.",
+    ),
+    Figure("ringlog_cluster_nodes", "gauge", COORDINATOR, "Nodes of the directory, by their state.", ("state",)),
+    Figure("ringlog_cluster_nodes_down", "gauge", COORDINATOR, "Nodes that were declared down."),
+    Figure("ringlog_cluster_service_members", "gauge", COORDINATOR, "Members of the metadata service."),
+    Figure("ringlog_cluster_in_recovery", "gauge", COORDINATOR, "1: a recovery goes on."),
+    Figure("ringlog_cluster_pauses", "gauge", COORDINATOR, "Kinds of changes that are paused."),
+    Figure(
+        "ringlog_cluster_settled_seconds",
+        "gauge",
+        COORDINATOR,
+        "The settled time, seconds since 1970: one of the far future was left by a clock.",
+    ),
+    Figure("ringlog_operations", "gauge", COORDINATOR, "Operations in flight, by what they wait for.", ("waits_for",)),
+    Figure(
+        "ringlog_operations_oldest_seconds",
+        "gauge",
+        COORDINATOR,
+        "How long the oldest of them has been in its stage; 0 where there is none.",
+        ("waits_for",),
+    ),
+    Figure(
+        "ringlog_tablets_on_their_way",
+        "gauge",
+        COORDINATOR,
+        "Tablets in transition, by what they wait for.",
+        ("waits_for",),
+    ),
+    Figure("ringlog_awaited_nodes", "gauge", COORDINATOR, "Nodes that operations and tablets wait for."),
+    Figure(
+        "ringlog_awaited_node",
+        "gauge",
+        COORDINATOR,
+        "How many operations and tablets wait for that node; of many nodes the fifty that most wait for.",
+        ("node",),
+    ),
+    Figure("ringlog_snapshot_epoch", "gauge", COORDINATOR, "Epoch of the newest confirmed snapshot; 0: there is none."),
+    Figure("ringlog_archive_epoch", "gauge", COORDINATOR, "Up to which epoch the archive holds the log; 0: none does."),
+    Figure(
+        "ringlog_log_begin_epoch", "gauge", COORDINATOR, "The epoch that the log may begin with; 0: it was not cut."
+    ),
+    Figure("ringlog_cdc_writers", "gauge", COORDINATOR, "CDC writers, live and fenced ones.", ("state",)),
+    Figure(
+        "ringlog_cdc_writers_low_watermark_seconds",
+        "gauge",
+        COORDINATOR,
+        "What the live writer that is farthest behind has made durable, as the log knows it, seconds since 1970.",
     ),
     Figure("ringlog_node_ready", "gauge", NODE, "1: `/health` says that the node is ready."),
     Figure("ringlog_node_acknowledged_epoch", "gauge", NODE, "The newest epoch that the node has acknowledged."),

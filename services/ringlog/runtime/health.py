@@ -16,6 +16,9 @@ from typing import Protocol
 from ringlog.kernel.values import Epoch, Micros
 from ringlog.runtime.figures import Sample
 
+WHY_CHARS_MAX = 1_000
+"""A reason may quote an error of any length."""
+
 
 @dataclass(frozen=True, slots=True)
 class Health:
@@ -44,18 +47,18 @@ class WatchedProcess(Protocol):
 
 
 class Since:
-    """Since when a process has been in its state, as far as somebody looked."""
+    """Since when a process has been in its state, as far as somebody looked; its first state is that of its start."""
 
     def __init__(self, now: Callable[[], Micros]) -> None:
         self._now = now
-        self._seen = "", now()
+        self._seen: tuple[str | None, Micros] = None, now()
 
     def of(self, state: str) -> Micros:
         """Take note of the present state; when it was first seen."""
         known, at = self._seen
-        if state != known:
+        if known is not None and state != known:
             at = self._now()
-            self._seen = state, at
+        self._seen = state, at
         return at
 
 
@@ -66,7 +69,7 @@ def as_json(health: Health, since: Micros) -> bytes:
         "state": health.state,
         "ready": health.is_ready,
         "since": at.replace("+00:00", "Z"),
-        "why": health.why,
+        "why": health.why[:WHY_CHARS_MAX],
         "epoch": health.epoch,
         "behind_records": health.behind,
     }

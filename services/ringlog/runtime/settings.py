@@ -21,7 +21,9 @@ class ProcessSettings(BaseSettings):
     lasts. ``redis_timeout_s``: how long the keeper waits for each answer of Redis. ``delays``: a folder of rules that
     hold back entries of the metadata log, for tests of a live stack. ``kafka_config``: a client.properties with what
     all Kafka clients need to log in (``ringlog.runtime.kafka_config``). ``archive``: the folder (or its ``file:`` URL)
-    in which the keeper archives the log's entries.
+    in which the keeper archives the log's entries. ``metrics_port``: where an agent shows its figures and its health,
+    at ``metrics_host`` (an address, or 0.0.0.0 for all); each role of ``ringlog agents`` has a port of its own, the
+    validator this one, the others those behind it.
     """
 
     model_config = SettingsConfigDict(env_prefix="RINGLOG_", extra="ignore", frozen=True)
@@ -35,11 +37,13 @@ class ProcessSettings(BaseSettings):
     delays: Path | None = None
     kafka_config: Path | None = None
     archive: str | None = None
+    metrics_port: int | None = Field(default=None, ge=1, le=65_000)
+    metrics_host: str = Field(default="127.0.0.1", min_length=1)
     log_format: Literal["console", "json"] = "console"
     log_level: Literal["debug", "info", "warning", "error", "critical"] = "info"
 
-    @field_validator("delays", "kafka_config", "archive", mode="before")
+    @field_validator("delays", "kafka_config", "archive", "metrics_port", mode="before")
     @classmethod
     def _empty_is_none(cls, given: object) -> object:
-        """An empty variable names no file; as a path it would be the folder that one is in."""
+        """An empty variable names no port and no file; as a path it would be the folder that one is in."""
         return None if given == "" else given

@@ -20,11 +20,13 @@ from ringlog.agents.snapshots import SnapshotSteps, SnapshotThread
 from ringlog.agents.soundness import Soundness
 from ringlog.agents.truncation import LogEnds
 from ringlog.agents.watch import records_of
+from ringlog.agents.watched import ACTIVE, RoleView
 from ringlog.client.direct import DirectAuthor
 from ringlog.kernel.outcome import Entry, Outcome, UnreadableEntry
 from ringlog.kernel.state import ClusterState
 from ringlog.log.driver import LogDriver, micros
 from ringlog.log.errors import LogDamaged, LogError, LogPassed, RecordTooLarge, ReplicaHalted, TopicMisconfigured
+from ringlog.log.figures import seen_log
 from ringlog.log.kafka import KafkaLog
 from ringlog.log.opening import beginning_of, open_metadata, open_snapshots
 from ringlog.log.port import LogRecord
@@ -35,6 +37,8 @@ from ringlog.log.topics import AGENTS, topic_name
 from ringlog.protocol.role import Accept, Acts, Look, superseded, take_role
 from ringlog.runtime.clock import SystemClock
 from ringlog.runtime.draw import SystemDraw
+from ringlog.runtime.figures import Sample
+from ringlog.runtime.health import WHY_CHARS_MAX
 from ringlog.runtime.logs import Seldom, get_logger
 from ringlog.runtime.settings import ProcessSettings
 from ringlog.wire.records import AgentStatus, RefusedProposal, encode_agent_status
@@ -43,7 +47,6 @@ HEARTBEAT_S = 1.0
 LOOK_S = 0.1
 WAIT_S = 0.5
 TAKE_OVER_TIMEOUT_S = 30.0
-WHY_CHARS_MAX = 1_000
 
 log = get_logger(__name__)
 
@@ -109,6 +112,12 @@ class RoleThread(ABC):
             self._news.notify_all()
         return True
 
+    def seen(self) -> RoleView:
+        """A look at the role, and its own figures."""
+        is_active, refused = self._status == ACTIVE, len(self.refused())
+        handled, more = self.handled_epoch(), tuple(self.figures())
+        return RoleView(seen_log(self.replica), self.term, is_active, handled, refused, self._sound.alarm, more)
+
     def stop(self) -> None:
         """Finish what is under way, then return; nothing is written afterwards."""
         self._stopping.set()
@@ -139,9 +148,13 @@ class RoleThread(ABC):
         """What this role would do and is refused; shown in its status."""
         return ()
 
+    def figures(self) -> Iterator[Sample]:
+        """What is shown of this role alone. Called in threads of those who watch."""
+        return iter(())
+
     def accepting(self) -> None:
         """Preparations are over: the role is shown as active."""
-        self._status = "active"
+        self._status = ACTIVE
         log.info("active", role=self.role, instance=self.instance, term=self.term, epoch=self.replica.state.epoch)
         self._tell()
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 
+from ringlog.agents.answer_times import AnswerTimes
+from ringlog.agents.contract import Acknowledge, Ended
 from ringlog.agents.exits import Superseded
 from ringlog.agents.fenced import FencedProducer, TransactionRecord
 from ringlog.agents.shells.results import ResultsLog
@@ -12,10 +15,14 @@ from ringlog.log.errors import LogDamaged, LogUnavailable
 from ringlog.log.kafka import KafkaLog, KafkaTail
 from ringlog.log.port import LogRecord
 from ringlog.log.topics import REQUESTS, RESULTS, topic_name
+from ringlog.protocol.effects import Append
 from ringlog.protocol.role import Initialise
 from ringlog.protocol.validator import ReadResults, Requests, Trim, answer_requests
+from ringlog.protocol.validator_core import is_floor_mark
 from ringlog.protocol.validator_values import ROLE, Ack, Arrived, Publish, Shown, StopInstance
+from ringlog.runtime.figures import Sample
 from ringlog.runtime.logs import get_logger
+from ringlog.runtime.settings import ProcessSettings
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import decode_requests, encode_result
 
@@ -29,6 +36,10 @@ class ValidatorThread(RoleThread):
     _reader: KafkaTail | None = None
     _reads_from = 0
 
+    def __init__(self, settings: ProcessSettings, acknowledge: Acknowledge, ended: Ended) -> None:
+        super().__init__(settings, acknowledge, ended)
+        self._times = AnswerTimes()
+
     def work(self) -> None:
         """Answer requests for ever."""
         fenced = FencedProducer(self.settings.bootstrap_servers, f"{self.settings.cluster}.{self.role}")
@@ -39,9 +50,9 @@ class ValidatorThread(RoleThread):
             ReadResults: lambda _: results.published(),
             Trim: lambda effect: results.trim(effect.oldest),
             Requests: self._requests,
-            Publish: lambda effect: fenced.commit(self._written(effect)),
-            Shown: lambda _: None,
-            Ack: lambda effect: self.acknowledge(effect.offset),
+            Publish: lambda effect: self._publish(effect, fenced),
+            Shown: self._shown,
+            Ack: self._acknowledge,
             StopInstance: self._stop,
         }
         try:
@@ -51,6 +62,21 @@ class ValidatorThread(RoleThread):
             results.close()
             if self._reader is not None:
                 self._reader.close()
+
+    def figures(self) -> Iterator[Sample]:
+        """How many wait for answers, and how long these take."""
+        return self._times.samples()
+
+    def accepting(self) -> None:
+        """From now on entries are those of requests."""
+        append = self.driver.handlers[Append]
+
+        def noted(effect: Append) -> None:
+            self._times.sent(time.monotonic())
+            append(effect)
+
+        self.driver.handlers[Append] = noted
+        super().accepting()
 
     def handled_epoch(self) -> int:
         """The validator decides on the newest epoch that it has folded."""
@@ -76,7 +102,11 @@ class ValidatorThread(RoleThread):
             read = self._read_on(self._reader, LOOK_S if effect.wait else 0.0)
             offered = [one for one in self.news(0) if not self._reads(one[0])]
             offered += [(record.offset, record.data) for record in read]
-        return [self._request(record) for record in offered]
+        arrived = [self._request(record) for record in offered]
+        now = time.monotonic()
+        for offset, requests in arrived:
+            self._times.arrived(offset, len(requests), now)
+        return arrived
 
     def _read_on(self, reader: KafkaTail, wait_s: float) -> Sequence[LogRecord]:
         """What came in. Requests that the topic has lost their clients send again: the next validator begins where the
@@ -91,6 +121,22 @@ class ValidatorThread(RoleThread):
         requests = KafkaLog(self.settings.bootstrap_servers, self.settings.cluster, REQUESTS)
         self._reads_from = position
         self._reader = requests.tail(position)
+
+    def _publish(self, effect: Publish, fenced: FencedProducer) -> None:
+        self._times.committed(time.monotonic())
+        fenced.commit(self._written(effect))
+        for result in effect.results:
+            if not is_floor_mark(result):
+                self._times.settled(result.outcome)
+
+    def _shown(self, effect: Shown) -> None:
+        self._times.committed(time.monotonic())
+        for result in effect.results:
+            self._times.settled(result.outcome)
+
+    def _acknowledge(self, effect: Ack) -> None:
+        self._times.acknowledged(effect.offset, time.monotonic())
+        self.acknowledge(effect.offset)
 
     def _written(self, effect: Publish) -> list[TransactionRecord]:
         return [TransactionRecord(self._results_topic, None, encode_result(result)) for result in effect.results]

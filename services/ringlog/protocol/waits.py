@@ -1,0 +1,88 @@
+"""What an operation or a tablet waits for, as a kind and the nodes: for figures, and for the words of operators.
+
+It counts what the coordinator counts, in the order in which the rules of the log ask: a decision, its turn, the gate of
+its stage, its generation, the reports of those who stream. ``operator.waiting`` says the same in words, with the ways
+out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from ringlog.kernel.commands.tablets import is_anywhere
+from ringlog.kernel.operations.failures import stopped_by
+from ringlog.kernel.operations.gates import gate, missing, parting
+from ringlog.kernel.operations.progress import unreported, waits_behind
+from ringlog.kernel.operations.stages import COMMIT_CDC_GENERATION, PUBLISH_CDC_GENERATION, REQUESTED
+from ringlog.kernel.service import holds_place
+from ringlog.kernel.state import ClusterState, Operation
+from ringlog.kernel.tablets.gates import awaited, reporters, waited_for
+from ringlog.kernel.tablets.map import Tablet, TabletMap
+from ringlog.kernel.tablets.stages import session
+from ringlog.kernel.values import NodeId
+from ringlog.protocol.witnesses import reports_of, sound_reports, witnesses_of
+from ringlog.wire.records import NodeAck
+
+DECISION: Final = "decision"
+SERVICE: Final = "service"
+TURN: Final = "turn"
+ACKNOWLEDGEMENTS: Final = "acknowledgements"
+GENERATION: Final = "generation"
+PUBLICATION: Final = "publication"
+STREAMS: Final = "streams"
+COORDINATOR: Final = "coordinator"
+
+WAITS: Final = {
+    DECISION: "an operator's decision, after a failure",
+    SERVICE: "its node to hand over its place in the metadata service",
+    TURN: "others to end",
+    ACKNOWLEDGEMENTS: "nodes to acknowledge the stage",
+    GENERATION: "the commit of its CDC generation",
+    PUBLICATION: "that generation in the change topics",
+    STREAMS: "nodes to report that they streamed their rows",
+    COORDINATOR: "the coordinator, who is about to lead it on",
+}
+"""Every kind, in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """``kind``: one of ``WAITS``; ``nodes``: who is waited for; of a quorum not all may be needed."""
+
+    kind: str
+    nodes: tuple[NodeId, ...] = ()
+
+
+def operation_waits(state: ClusterState, found: Operation, acks: Mapping[str, NodeAck]) -> Awaited:
+    """What an operation in flight waits for, given the nodes' last acknowledgements."""
+    if stopped_by(found):
+        return Awaited(DECISION)
+    if found.stage == REQUESTED:
+        node = parting(found)
+        if node and holds_place(state, node):
+            return Awaited(SERVICE, (node,))
+        return Awaited(TURN if waits_behind(state, found) else COORDINATOR)
+    if nodes := missing(gate(state, found), witnesses_of(state, acks)):
+        return Awaited(ACKNOWLEDGEMENTS, nodes)
+    if found.stage == COMMIT_CDC_GENERATION:
+        return Awaited(GENERATION)
+    if found.stage == PUBLISH_CDC_GENERATION:
+        return Awaited(PUBLICATION)
+    if nodes := unreported(found, reports_of(state, acks, found)):
+        return Awaited(STREAMS, nodes)
+    return Awaited(COORDINATOR)
+
+
+def tablet_waits(state: ClusterState, tablets: TabletMap, tablet: Tablet, acks: Mapping[str, NodeAck]) -> Awaited:
+    """The same of a tablet in transition."""
+    assert tablet.transition is not None, "a settled tablet waits for nothing"
+    acked = {one.node: min(one.applied, one.drained) for one in witnesses_of(state, acks)}
+    if nodes := waited_for(awaited(tablets, tablet, state.nodes, acked)):
+        return Awaited(ACKNOWLEDGEMENTS, nodes)
+    own = session(tablets.table, tablet.index, tablet.transition)
+    done = {node for node, ack in acks.items() if own in [one.operation for one in sound_reports(state, node, ack)]}
+    wanted = reporters(tablet, state.nodes, is_anywhere(state, tablets.table)) if own else ()
+    nodes = tuple(node for node in wanted if node not in done)
+    return Awaited(STREAMS, nodes) if nodes else Awaited(COORDINATOR)

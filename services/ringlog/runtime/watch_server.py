@@ -1,0 +1,133 @@
+"""A small HTTP server for a process that has none: ``/metrics`` and ``/health``, from threads of its own.
+
+What the process is there for never depends on it. A port that is taken is said once and tried again: the instance
+before may be just ending, and a role must not stand still because nobody can look at it. It answers a few at once, and
+hangs up on a slow one: nobody who looks can hold the process up.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from functools import partial
+from http.server import BaseHTTPRequestHandler
+from socketserver import ThreadingTCPServer
+from typing import Any, Final
+
+from ringlog.runtime.health import WatchedProcess
+from ringlog.runtime.hosts import REFUSAL, is_own
+from ringlog.runtime.logs import get_logger
+from ringlog.runtime.scrape import JSON, HttpAnswer, answer
+
+AGAIN_S: Final = 5.0
+LOOK_S: Final = 0.1
+SLOW_S: Final = 5.0
+AT_ONCE_MAX: Final = 8
+
+log = get_logger(__name__)
+
+
+class WatchServer:
+    """Shows ``watched`` at ``host``:``port`` (0: a free one, which ``port`` then is). ``start`` once, ``stop`` once."""
+
+    def __init__(self, watched: WatchedProcess, host: str, port: int, again_s: float = AGAIN_S) -> None:
+        self._watched = watched
+        self._host = host
+        self.port = port
+        self._again_s = again_s
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="watched", daemon=True)
+
+    def start(self) -> None:
+        """Begin; returns at once."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Answer nobody any more."""
+        self._stopping.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        said = False
+        while not self._stopping.is_set():
+            try:
+                server = _Server(self._host, self.port, self._watched)
+            except OSError as error:
+                if not said:
+                    log.warning("not_watched", host=self._host, port=self.port, why=str(error), again_s=self._again_s)
+                said = True
+                self._stopping.wait(self._again_s)
+                continue
+            with server:
+                self.port = server.server_address[1]
+                log.info("watched", host=self._host, port=self.port)
+                serving = threading.Thread(target=partial(server.serve_forever, LOOK_S), name="watched", daemon=True)
+                serving.start()
+                self._stopping.wait()
+                server.shutdown()
+                serving.join()
+
+
+class _Server(ThreadingTCPServer):
+    """Raises OSError where the port is taken."""
+
+    allow_reuse_address = True
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, host: str, port: int, watched: WatchedProcess) -> None:
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self.watched = watched
+        self.host = host
+        self._room = threading.BoundedSemaphore(AT_ONCE_MAX)
+        super().__init__((host, port), _Handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """In a thread, if few are at work."""
+        if self._room.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """The whole of one request."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._room.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Who hung up is none of ours."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """One GET."""
+
+    timeout = SLOW_S
+    server: _Server
+
+    def do_GET(self) -> None:
+        """Answer under a name that is the server's own."""
+        if is_own(self.headers.get_all("Host", []), self.server.host):
+            found = self._answered(self.path.partition("?")[0])
+        else:
+            found = HttpAnswer(403, JSON, REFUSAL)
+        self.send_response(found.status)
+        self.send_header("Content-Type", found.media_type)
+        self.send_header("Content-Length", str(len(found.body)))
+        self.end_headers()
+        self.wfile.write(found.body)
+
+    def _answered(self, path: str) -> HttpAnswer:
+        try:
+            return answer(path, self.server.watched)
+        except Exception:
+            log.exception("not_shown", path=path)
+            return HttpAnswer(500, JSON, b'{"detail": "a defect: see the log of the process"}\n')
+
+    def version_string(self) -> str:
+        """Not which Python this is."""
+        return "ringlog"
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Scrapes are nothing to talk of."""

@@ -1,0 +1,121 @@
+"""What the coordinator shows of the cluster: every figure, and for what movements wait."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from immutables import Map
+
+from ringlog.agents.cluster_figures import cluster_samples
+from ringlog.kernel.commands.nodes import DeclareDown
+from ringlog.kernel.commands.operations import FailOperation
+from ringlog.kernel.state import CdcWriter, ClusterState, LogBound, Recovery, TakenSnapshot
+from ringlog.operator.rehearsal import acknowledgements
+from ringlog.protocol.waits import WAITS
+from ringlog.runtime.figures import COORDINATOR, FIGURES
+from ringlog.runtime.scrape import exposition
+from ringlog.wire.records import NodeAck
+from tests.kernel.operations.drive import applied, driven
+from tests.kernel.tablets.lives import begun, factor, migration, three_racks, with_table
+from tests.operator.test_waiting import asked
+
+NOW = 2_000_000_000
+
+
+def shown(state: ClusterState, acks: dict[str, NodeAck]) -> dict[tuple[str, ...], float]:
+    samples = list(cluster_samples(state, acks, NOW))
+    exposition(samples, {"role": "coordinator"})
+    return {(one.name, *one.labels): float(one.value) for one in samples if isinstance(one.value, int | float)}
+
+
+def waited(found: dict[tuple[str, ...], float], figure: str) -> dict[str, float]:
+    """Kinds of waits with a number above 0."""
+    by_kind = {kind: found[(figure, kind)] for kind in WAITS}
+    return {kind: number for kind, number in by_kind.items() if number}
+
+
+@pytest.mark.parametrize(
+    ("stage", "kind"),
+    [
+        ("requested", "coordinator"),
+        ("prepared", "acknowledgements"),
+        ("commit_cdc_generation", "generation"),
+        ("publish_cdc_generation", "publication"),
+        ("write_both_read_old", "acknowledgements"),
+        ("write_both_read_new", "acknowledgements"),
+    ],
+)
+def test_an_operation_is_counted_by_what_it_waits_for(stage: str, kind: str) -> None:
+    state, operation = asked("join")
+    state = driven(state, operation, stage) if stage != "requested" else state
+    found = shown(state, {})
+    assert waited(found, "ringlog_operations") == {kind: 1}
+    begun_at = state.operations[operation].marks[-1].at
+    assert waited(found, "ringlog_operations_oldest_seconds") == {kind: (NOW - begun_at) / 1e6}
+    names = {name for figure, *labels in found if figure == "ringlog_awaited_node" for name in labels}
+    assert bool(names) == (kind == "acknowledgements")
+    assert names <= {node.name for node in state.nodes.values()}
+    assert found[("ringlog_awaited_nodes",)] == len(names)
+
+
+def test_who_has_streamed_its_rows_is_not_waited_for() -> None:
+    state, operation = asked("join")
+    state = driven(state, operation, "write_both_read_old")
+    silent = {node: replace(ack, reports=()) for node, ack in acknowledgements(state, 0).items()}
+    found = shown(state, silent)
+    assert waited(found, "ringlog_operations") == {"streams": 1}
+    assert found[("ringlog_awaited_node", "x")] == 1
+
+
+def test_a_failure_waits_for_a_decision() -> None:
+    state, operation = asked("join")
+    state = driven(state, operation, "write_both_read_new")
+    failed = applied(state, FailOperation(operation, "the disk is full"))
+    assert waited(shown(failed, {}), "ringlog_operations") == {"decision": 1}
+
+
+def test_tablets_are_counted_apart() -> None:
+    start = with_table(three_racks(), factor(1), 2)
+    state = begun(start, migration(start), "streaming")
+    found = shown(state, {})
+    assert waited(found, "ringlog_operations") == {}
+    assert sum(waited(found, "ringlog_tablets_on_their_way").values()) == 1
+    assert found[("ringlog_awaited_nodes",)] >= 1
+
+
+def test_every_figure_of_the_cluster_is_shown() -> None:
+    state, operation = asked("join")
+    state = applied(driven(state, operation, "prepared"), DeclareDown("n3", "disk"))
+    writer = CdcWriter("w", "a", 1, 9_000_000, 0, 7_000_000, (), ())
+    state = replace(
+        state,
+        writers=Map(
+            {
+                "w": writer,
+                "late": replace(writer, name="late", low_watermark=5_000_000),
+                "gone": replace(writer, name="gone", low_watermark=1, fenced=4),
+            }
+        ),
+        snapshots=Map({"3": TakenSnapshot(3, 0, 4, "d", ("keeper", "publisher")), "5": TakenSnapshot(5, 0)}),
+        log_bounds=Map({"archived": LogBound(3, 4), "truncated": LogBound(2, 1)}),
+        recoveries=Map({"4": Recovery(4, 0, "ann", "test", (), None, "")}),
+    )
+    found = shown(state, {})
+    assert {name for name, *_ in found} == {name for name, one in FIGURES.items() if one.by == COORDINATOR}
+    assert found[("ringlog_cluster_nodes", "normal")] == 5
+    assert found[("ringlog_cluster_nodes", "joining")] == 1
+    assert found[("ringlog_cluster_nodes_down",)] == 1
+    assert found[("ringlog_cdc_writers", "live")] == 2
+    assert found[("ringlog_cdc_writers", "fenced")] == 1
+    assert found[("ringlog_cdc_writers_low_watermark_seconds",)] == 5
+    assert found[("ringlog_snapshot_epoch",)] == 3, "a mark is no snapshot before it is confirmed"
+    assert (found[("ringlog_archive_epoch",)], found[("ringlog_log_begin_epoch",)]) == (3, 2)
+    assert found[("ringlog_cluster_in_recovery",)] == 1
+
+
+def test_an_empty_cluster_has_figures_too() -> None:
+    found = shown(ClusterState(), {})
+    assert ("ringlog_cdc_writers_low_watermark_seconds",) not in found
+    assert waited(found, "ringlog_operations") == {}
+    assert waited(found, "ringlog_operations_oldest_seconds") == {}

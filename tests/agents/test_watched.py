@@ -1,0 +1,120 @@
+"""What an agent says of itself in each of its states, and its figures."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ringlog.agents.answer_times import AnswerTimes
+from ringlog.agents.exits import CRASHED, HALTED, SUPERSEDED, End
+from ringlog.agents.watched import STATES, AgentWatch, ProcessView, RoleView, health_of, samples_of
+from ringlog.log.figures import SILENT_S, LogView
+from ringlog.log.following import Halt
+from ringlog.runtime.figures import AGENT, EVERY, FIGURES, READER, VALIDATOR, WORKER, Durations, Sample
+from ringlog.runtime.scrape import exposition
+
+LOG = LogView(12, 5_000_000, 3, 1.0, None, (("applied", 12),))
+ROLE = RoleView(LOG, term=4, is_active=True, handled=11)
+ACTS = ProcessView(worker=ROLE)
+
+
+def with_log(**changes: object) -> ProcessView:
+    return ProcessView(worker=replace(ROLE, log=replace(LOG, **changes)))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("view", "state", "is_ready", "why"),
+    [
+        (ProcessView("log_unavailable: no broker"), "starting", False, "log_unavailable: no broker"),
+        (ProcessView(), "stands_by", True, "another instance acts in this role"),
+        (ProcessView(away="the broker has been away for 9 s: x"), "broker_away", False, "away for 9 s"),
+        (
+            ProcessView(worker=RoleView(LogView(0, 0, None, None, None))),
+            "taking_over",
+            False,
+            "reads the log and takes",
+        ),
+        (ProcessView(worker=RoleView(LOG, term=4)), "taking_over", False, "prepares its work in term 4"),
+        (ACTS, "active", True, ""),
+        (ProcessView(worker=replace(ROLE, alarm="invariant_broken: x")), "active", True, "invariant_broken: x"),
+        (ProcessView(away="the broker has been away", worker=ROLE), "broker_away", False, "has been away"),
+        (with_log(silent_s=SILENT_S), "broker_away", False, "has not answered for 20 s"),
+        (with_log(halted=Halt("log_forked", "another entry", 7)), "ended", False, "halted: log_forked: another entry"),
+        (ProcessView(end=End(HALTED, "log_gap: x"), worker=ROLE), "ended", False, "halted: log_gap: x"),
+        (ProcessView(end=End(CRASHED, "broker"), away="away"), "ended", False, "crashed: broker"),
+        (ProcessView(end=End(SUPERSEDED, "term 5 of keeper")), "ended", False, "superseded: term 5"),
+    ],
+)
+def test_an_agent_is_ready_or_says_why_not(view: ProcessView, state: str, is_ready: bool, why: str) -> None:
+    health = health_of(view)
+    assert (health.state, health.is_ready) == (state, is_ready)
+    assert health.why == why if not why else why in health.why
+    assert state in STATES
+
+
+def test_health_has_the_epoch_of_who_reads_the_log() -> None:
+    assert (health_of(ACTS).epoch, health_of(ACTS).behind) == (12, 3)
+    assert (health_of(ProcessView()).epoch, health_of(ProcessView()).behind) == (None, None)
+
+
+def names(view: ProcessView) -> set[str]:
+    return {sample.name for sample in samples_of(view, 0)}
+
+
+def declared(*by: str) -> set[str]:
+    return {name for name, figure in FIGURES.items() if figure.by in by}
+
+
+def test_who_stands_by_shows_less_than_who_acts() -> None:
+    assert names(ProcessView()) == declared(EVERY, AGENT)
+    assert names(ACTS) == declared(EVERY, AGENT, READER, WORKER)
+    validator = ProcessView(worker=replace(ROLE, more=tuple(AnswerTimes().samples())))
+    assert names(validator) == declared(EVERY, AGENT, READER, WORKER, VALIDATOR)
+    exposition(samples_of(validator, 0), {"role": "validator"})
+
+
+def test_an_agent_is_in_one_state() -> None:
+    shown = {one.labels: one.value for one in samples_of(ACTS, 0) if one.name == "ringlog_agent_state"}
+    assert {labels[0]: bool(value) for labels, value in shown.items()} == {one: one == "active" for one in STATES}
+
+
+def test_before_there_is_an_app_the_agent_says_what_it_waits_for() -> None:
+    watch = AgentWatch("keeper", lambda: 7)
+    watch.waits = "topic_missing: c.metadata"
+    assert watch.labels == {"role": "keeper"}
+    assert watch.health() == (health_of(ProcessView("topic_missing: c.metadata")), 7)
+    watch.look = lambda: ACTS
+    assert watch.health()[0].state == "active"
+    assert Sample("ringlog_agent_term", 4) in set(watch.samples())
+
+
+def values(times: AnswerTimes) -> dict[tuple[str, ...], float | Durations]:
+    return {(one.name, *one.labels): one.value for one in times.samples()}
+
+
+def count(found: float | Durations) -> tuple[float, float]:
+    assert isinstance(found, Durations)
+    return found.buckets()[-1][1], round(found.total_s, 3)
+
+
+def test_requests_wait_until_their_record_is_acknowledged() -> None:
+    times = AnswerTimes()
+    times.arrived(4, 3, 10.0)
+    times.arrived(5, 0, 10.0)
+    times.arrived(7, 1, 10.5)
+    assert values(times)[("ringlog_validator_waiting_requests",)] == 4
+    times.sent(10.5)
+    times.sent(10.6)
+    times.committed(11.0)
+    times.committed(12.0)
+    for outcome in ("applied", "applied", "rejected"):
+        times.settled(outcome)
+    times.acknowledged(5, 11.0)
+    found = values(times)
+    assert found[("ringlog_validator_waiting_requests",)] == 1
+    assert [found[("ringlog_validator_answers", one)] for one in ("applied", "rejected", "expired")] == [2, 1, 0]
+    assert count(found[("ringlog_validator_answer_seconds",)]) == (2, 2.0)
+    assert count(found[("ringlog_validator_commit_seconds",)]) == (1, 0.5), "from the first append to the fates"
+    times.acknowledged(7, 12.0)
+    assert values(times)[("ringlog_validator_waiting_requests",)] == 0

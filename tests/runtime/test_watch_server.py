@@ -1,0 +1,104 @@
+"""The server of a process that has none of its own: what it answers, to whom, and that nothing waits for it."""
+
+from __future__ import annotations
+
+import errno
+import http.client
+import socket
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from ringlog.runtime import watch_server
+from ringlog.runtime.figures import Sample
+from ringlog.runtime.health import Health
+from ringlog.runtime.watch_server import AT_ONCE_MAX, WatchServer
+from tests.node.data_world import until
+
+HOST = "127.0.0.1"
+
+
+class Process:
+    """One that is fine, until it breaks."""
+
+    labels: Mapping[str, str] = {"role": "keeper"}
+    is_broken = False
+
+    def health(self) -> tuple[Health, int]:
+        assert not self.is_broken
+        return Health("stands_by", True), 0
+
+    def samples(self) -> Iterator[Sample]:
+        yield Sample("ringlog_agent_ready", 1)
+
+
+@pytest.fixture
+def process() -> Process:
+    return Process()
+
+
+@pytest.fixture
+def port(process: Process, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """Where it is shown, once it is: the port is taken at first."""
+    taken = iter((True, True, False))
+
+    class Server(watch_server._Server):
+        def __init__(self, *place: Any) -> None:
+            if next(taken):
+                raise OSError(errno.EADDRINUSE, "in use")
+            super().__init__(*place)
+
+    monkeypatch.setattr(watch_server, "_Server", Server)
+    server = WatchServer(process, HOST, 0, again_s=0.01)
+    server.start()
+    try:
+        until(lambda: server.port != 0, "the server to have its port")
+        yield server.port
+    finally:
+        server.stop()
+
+
+def get(port: int, path: str, **headers: str) -> tuple[int, str, str]:
+    connection = http.client.HTTPConnection(HOST, port, timeout=60)
+    try:
+        connection.request("GET", path, headers=headers)
+        answer = connection.getresponse()
+        return answer.status, answer.headers["Content-Type"], answer.read().decode()
+    finally:
+        connection.close()
+
+
+def test_figures_and_health_are_there(port: int) -> None:
+    status, kind, text = get(port, "/metrics?name=x")
+    assert (status, kind) == (200, "text/plain; version=0.0.4; charset=utf-8")
+    assert 'ringlog_agent_ready{role="keeper"} 1.0' in text.splitlines()
+    assert get(port, "/health")[:2] == (200, "application/json")
+    assert get(port, "/")[0] == 404
+
+
+def test_a_strangers_name_gets_nothing(port: int) -> None:
+    assert get(port, "/metrics", Host="evil.example")[0] == 403
+    assert get(port, "/metrics", Host="localhost")[0] == 200
+
+
+def test_a_defect_is_an_answer_and_no_end(port: int, process: Process) -> None:
+    process.is_broken = True
+    assert get(port, "/health")[0] == 500
+    process.is_broken = False
+    assert get(port, "/health")[0] == 200
+
+
+def test_who_says_nothing_holds_nobody_up(port: int) -> None:
+    silent = [socket.create_connection((HOST, port)) for _ in range(AT_ONCE_MAX - 1)]
+    assert get(port, "/health")[0] == 200
+    for one in silent:
+        one.close()
+
+
+def test_a_server_that_never_has_its_port_stops(process: Process) -> None:
+    with socket.create_server((HOST, 0)) as held:
+        server = WatchServer(process, HOST, held.getsockname()[1])
+        server.start()
+        server.stop()
+        assert server.port == held.getsockname()[1]
