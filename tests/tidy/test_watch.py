@@ -1,0 +1,147 @@
+"""What Prometheus and Grafana are given fits what is served: names, labels, addresses, sections of the guides."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+from ringlog.agents.watched import STATES
+from ringlog.kernel.outcome import OutcomeKind
+from ringlog.protocol.roles import ROLES
+from ringlog.protocol.waits import WAITS
+from ringlog.runtime.figures import FIGURES
+from tests.cli.test_docs import anchors
+from tests.tidy.files import ROOT
+
+WATCH = ROOT / "compose" / "watch"
+NAMES = re.compile(r"\bringlog_[a-z_]+")
+SELECTED = re.compile(r"\b(ringlog_[a-z_]+)\{([a-z_]+)(=~?)\"([^\"]*)\"\}")
+SERVED = {name: figure for figure in FIGURES.values() for name in figure.served}
+OF_PROCESSES = ("role", "node", "instance", "job")
+VALUES = {
+    "state": set(STATES),
+    "waits_for": set(WAITS),
+    "role": set(ROLES),
+    "outcome": {kind.value for kind in OutcomeKind},
+}
+
+
+def loaded(name: str) -> Any:
+    return yaml.safe_load((WATCH / name).read_text(encoding="utf-8"))
+
+
+def rules() -> list[dict[str, Any]]:
+    return [rule for group in loaded("rules.yml")["groups"] for rule in group["rules"]]
+
+
+def panels() -> list[dict[str, Any]]:
+    found = json.loads((WATCH / "dashboard.json").read_text(encoding="utf-8"))["panels"]
+    assert isinstance(found, list)
+    return found
+
+
+def queries() -> Iterator[tuple[str, str]]:
+    """(whose, expression)."""
+    yield from ((rule["alert"], rule["expr"]) for rule in rules())
+    for panel in panels():
+        yield from ((panel["title"], target["expr"]) for target in panel.get("targets", ()))
+
+
+def test_every_query_asks_for_what_is_served() -> None:
+    asked = [(whose, name) for whose, query in queries() for name in NAMES.findall(query)]
+    assert len(asked) > 60
+    assert [one for one in asked if one[1] not in SERVED] == []
+
+
+def test_every_query_selects_by_labels_and_values_that_there_are() -> None:
+    for whose, query in queries():
+        for name, label, _, wanted in SELECTED.findall(query):
+            assert label in (*SERVED[name].labels, *OF_PROCESSES), whose
+            assert set(wanted.split("|")) <= VALUES[label], whose
+
+
+def test_every_alert_says_what_to_do_and_where_to_read_on() -> None:
+    found = rules()
+    assert len({rule["alert"] for rule in found}) == len(found)
+    for rule in found:
+        about = rule["annotations"]
+        assert about["summary"].endswith("."), rule["alert"]
+        assert len(about["todo"]) > 20, rule["alert"]
+        path, _, anchor = about["guide"].partition("#")
+        assert anchor in anchors((ROOT / path).read_text(encoding="utf-8")), about["guide"]
+        assert rule["labels"]["severity"] in ("page", "warn")
+        labels = {name for figure in NAMES.findall(rule["expr"]) for name in SERVED[figure].labels}
+        assert set(re.findall(r"\$labels\.([a-z_]+)", json.dumps(about))) <= labels | set(OF_PROCESSES), rule["alert"]
+
+
+def test_what_an_operator_must_hear_of_has_an_alert() -> None:
+    alarmed = {name for rule in rules() for name in NAMES.findall(rule["expr"])}
+    assert alarmed >= {
+        "ringlog_agent_ready",
+        "ringlog_node_ready",
+        "ringlog_log_halted",
+        "ringlog_log_behind_records",
+        "ringlog_validator_waiting_requests",
+        "ringlog_validator_commit_seconds_bucket",
+        "ringlog_operations_oldest_seconds",
+        "ringlog_awaited_node",
+        "ringlog_node_streams_given_up",
+        "ringlog_clock_seconds",
+        "ringlog_cdc_writers_low_watermark_seconds",
+    }
+
+
+def test_what_is_scraped_listens_there_in_the_containers() -> None:
+    services = yaml.safe_load((ROOT / "compose" / "compose.yaml").read_text(encoding="utf-8"))["services"]
+    wanted: dict[str, set[str]] = {}
+    for service in services.values():
+        command = service.get("command", [""])
+        if command[0] == "agent":
+            port = service["environment"]["RINGLOG_METRICS_PORT"]
+            assert int(port) == 9400 + list(ROLES).index(command[1]), "as a supervisor gives them"
+            wanted.setdefault("ringlog-agents", set()).add(port)
+        if command[:2] == ["node", "run"]:
+            wanted.setdefault("ringlog-nodes", set()).add(command[command.index("--port") + 1])
+        if command[:2] == ["cdc", "run"]:
+            wanted.setdefault("ringlog-cdc", set()).add(command[command.index("--metrics-port") + 1])
+    config = loaded("prometheus.yml")
+    assert config["rule_files"] == ["rules.yml"]
+    found = {
+        job["job_name"]: {
+            target.removeprefix("127.0.0.1:") for one in job["static_configs"] for target in one["targets"]
+        }
+        for job in config["scrape_configs"]
+    }
+    assert found == wanted
+
+
+def test_the_dashboard_has_room_for_each_panel() -> None:
+    taken: set[tuple[int, int]] = set()
+    for panel in panels():
+        at = panel["gridPos"]
+        cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+        assert max(x for x, _ in cells) < 24
+        assert not taken & cells, panel["title"]
+        taken |= cells
+    assert len({panel["id"] for panel in panels()}) == len(panels())
+
+
+@pytest.mark.parametrize("name", ["datasource.yml", "dashboards.yml"])
+def test_what_grafana_is_given_is_yaml(name: str) -> None:
+    assert loaded(name)["apiVersion"] == 1
+
+
+def test_promtool_agrees_where_there_is_one() -> None:
+    if shutil.which("promtool") is None:
+        return
+    for what, name in (("rules", "rules.yml"), ("config", "prometheus.yml")):
+        command = ["promtool", "check", what, str(WATCH / name)]
+        checked = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert checked.returncode == 0, checked.stderr
