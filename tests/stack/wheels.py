@@ -46,7 +46,7 @@ def _first(uv: str, platform: str, python: str, without: Iterable[str]) -> str |
         run = subprocess.run((uv, *asked, "-r", str(lock)), capture_output=True, text=True, check=False)
     if run.returncode == 0:
         return None
-    named = re.search(r"Because ([\w.-]+)==\S+ has no usable wheels", run.stderr)
+    named = re.search(r"Because ([\w.-]+)(?:\{[^}]*\})?==\S+ has no usable wheels", run.stderr)
     if named is None:
         raise RuntimeError(run.stderr)
     return named.group(1)
