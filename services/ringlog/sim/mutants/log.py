@@ -83,8 +83,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "rejected_at_another_epoch",
         PLAN,
-        "epoch=self.state.epoch if epoch is None else epoch,",
-        "epoch=self.base if epoch is None else epoch,",
+        "self.state.epoch if epoch is None else epoch,",
+        "self.base if epoch is None else epoch,",
         "a rejection names a state that it was not decided on",
         600,
     ),
