@@ -3,10 +3,11 @@
     python bench/replay.py [SCALE] [--json] [--profile]
 
 Records are decoded and folded as a replica does it, by ``ringlog.log.folding.follow``; making the log is not counted,
-nor is reading it from a broker. *Simple* entries change one thing of a cluster of three nodes, with a full history:
-nothing at all (a Noop), a writer's horizon, what a node says of itself. The *life* is that of ``placement.py``: every
-join is planned, checked, recorded, and goes through all its stages, with a CDC generation each. ``SCALE`` multiplies
-both. ``--profile`` prints where the time of the simple entries goes.
+nor is reading it from a broker; garbage is collected as rarely as agents and nodes do it. *Simple* entries change one
+thing of a cluster of three nodes, with a full history: nothing at all (a Noop), a writer's horizon, what a node says of
+itself. The *life* is that of ``placement.py``: every join is planned, checked, recorded, and goes through all its
+stages, with a CDC generation each. ``SCALE`` multiplies both. ``--profile`` prints where the time of the simple entries
+goes.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from ringlog.kernel.state import EMPTY_STATE, ClusterState
 from ringlog.kernel.values import Command
 from ringlog.log.folding import follow
 from ringlog.log.port import LogRecord
+from ringlog.runtime.collector import rarely_collect
 from ringlog.wire.entries import author_entry, decode_entry
 
 SIMPLE, LIFE_S = 50_000.0, 8.0
@@ -108,6 +110,7 @@ KINDS: dict[str, Callable[[ClusterState], Iterator[Command]]] = {
 def simple(count: int, profile: bool) -> dict[str, float]:
     """Entries a second by what they change, and of all three in turn: the best of some rounds."""
     begun = small()
+    rarely_collect()
     found: dict[str, float] = {}
     for name in (*KINDS, "each in turn"):
         author = Writing(begun.state)

@@ -10,7 +10,7 @@ from ringlog.kernel.commands.cluster import Noop
 from ringlog.kernel.encoding import command_digest
 from ringlog.log.topics import RECORD_BYTES_MAX
 from ringlog.protocol.fates import Fate
-from ringlog.protocol.validator_core import arrive, begin, extend, remember, settle
+from ringlog.protocol.validator_core import arrive, begin, extend, remember, settle, take_in
 from ringlog.protocol.validator_values import (
     BATCH_ENTRIES_MAX,
     PART_ENTRIES,
@@ -333,6 +333,32 @@ def test_a_rejection_that_nothing_shows_waits_for_the_next_batch_if_entries_are_
     assert [result.code for result in published(settle(fresh.validator, world.land_all(committed(fresh).chain)))] == [
         "unknown_command"
     ]
+
+
+def test_what_comes_in_while_a_batch_is_under_way_joins_it() -> None:
+    world = World()
+    first, second = world.request(Noop()), world.request(Noop(), since_epoch=world.state.epoch + 1)
+    step = offered(world, validator(world), first)
+    assert committed(step).is_open
+    joined = take_in(step.validator, [(1, (second, first))], NOW, world.draw)
+    whole = committed(joined)
+    assert (whole.handed, len(whole.chain.entries), whole.is_open) == (1, 2, True), "who has seen the first asks on it"
+    done = settle(joined.validator, world.land_all(whole.chain))
+    assert [result.request_id for result in shown(done)] == [one.request_id for one in (first, second, first)]
+    assert acked(done) == [1]
+
+
+def test_a_rejection_rests_on_no_entry_that_was_sent_before_its_request_came_in() -> None:
+    world = World()
+    step = offered(world, validator(world), world.request(Noop()))
+    bad, good = world.request(BAD), world.request(Noop())
+    alone = take_in(step.validator, [(1, (bad,))], NOW, world.draw)
+    assert [item.request for item in alone.validator.waiting] == [bad]
+    assert not committed(alone).is_open, "the next batch begins with it, behind a barrier"
+    behind = take_in(step.validator, [(1, (good, bad))], NOW, world.draw)
+    assert not committed(behind).is_open, "who is refused does not wait for what else may come"
+    done = settle(behind.validator, world.land_all(committed(behind).chain))
+    assert [result.request_id for result in published(done)] == [bad.request_id]
 
 
 def test_an_instance_stops_when_a_higher_term_is_folded() -> None:

@@ -14,7 +14,7 @@ import pytest
 from ringlog.kernel.commands.cdc_writers import AdvanceCdcWriter, RegisterCdcWriter
 from ringlog.kernel.commands.cluster import Noop
 from ringlog.protocol.fates import EntryChain, Fate, all_final, fates
-from ringlog.protocol.validator_core import arrive, begin, extend, remember, settle
+from ringlog.protocol.validator_core import arrive, begin, extend, remember, settle, take_in
 from ringlog.protocol.validator_values import (
     Ack,
     Arrived,
@@ -97,6 +97,14 @@ class Run:
                 case HandOver(entries):
                     self._hand_over(entries, disturbed)
                     step = extend(self.core, NOW, self.world.draw)
+                    self.core = step.validator
+                    effects = [*step.effects, *effects]
+                case CommitChain(is_open=True) if self.random.random() < 0.5:
+                    first = max(self.acked, self.core.arrived) + 1
+                    self.ask()
+                    last = len(self.requests)
+                    records = [self._record(offset) for offset in range(first, last)]
+                    step = take_in(self.core, records, NOW, self.world.draw, part=self.random.choice((1, 2, 16)))
                     self.core = step.validator
                     effects = [*step.effects, *effects]
                 case CommitChain(chain):

@@ -10,7 +10,7 @@ from ringlog.kernel.fold import fold
 from ringlog.kernel.outcome import OutcomeKind
 from ringlog.kernel.state import EMPTY_STATE, ClusterState
 from ringlog.log.author import Author
-from ringlog.protocol.fates import EntryChain, Fate, all_final, fates, open_entries
+from ringlog.protocol.fates import EntryChain, Fate, all_final, fates, is_over, open_entries
 from ringlog.runtime.clock import ManualClock
 from ringlog.runtime.draw import SeededDraw
 from ringlog.wire.entries import EncodedEntry
@@ -49,6 +49,16 @@ def test_open_while_nothing_arrived_and_applied_in_order() -> None:
     assert fates(BASE, chain) == (Fate.OPEN,) * 4
     assert fates(folded(BASE, MINE[:2]), chain) == (Fate.APPLIED, Fate.APPLIED, Fate.OPEN, Fate.OPEN)
     assert open_entries(chain, fates(folded(BASE, MINE[:2]), chain)) == tuple(MINE[2:])
+
+
+def test_the_newest_epoch_alone_says_when_a_chain_is_over() -> None:
+    whole = EntryChain(BASE.epoch, tuple(MINE))
+    states = [folded(BASE, MINE[:count]) for count in range(5)]
+    states += [folded(states[place], [RIVALS[place]]) for place in range(4)]
+    states += [folded(states[-1], noops(states[-1], 3)), EMPTY_STATE]
+    for chain in (whole, EntryChain(BASE.epoch, tuple(MINE[:1]))):
+        for state in states:
+            assert is_over(chain, state) == all_final(fates(state, chain)), (state.epoch, len(chain.entries))
 
 
 def test_seen_as_stale_is_no_fate() -> None:

@@ -3,9 +3,10 @@
 Decisions, fates and answers are the production functions; the model brings the rest: a log, the validator's place in
 it, entries that are on their way, arrive in order after whatever else, and are sent again while they are open.
 
-The story: somebody creates a keyspace (directly, applied, seen). *Then* a client asks in one record for a change of
-settings and for the keyspace to be dropped, or only for the latter. Another author may append a Noop at any time, and
-another instance may take the validator over. What must hold whenever answers go out:
+The story: somebody registers a node (directly, applied, seen). *Then* a client asks in one record for a change of
+settings and for the node to be unregistered, or only for the latter. In some stories it asks, in a second record and at
+any time after, for another node to be unregistered, which somebody registers at any time. Another author may append a
+Noop at any time, and another instance may take the validator over. What must hold whenever answers go out:
 
 - *applied at e*: the log's epoch e was made by this request;
 - *rejected at e*: the log has had that state, not only before the request was asked, and it refuses the command.
@@ -15,20 +16,21 @@ another instance may take the validator over. What must hold whenever answers go
 
 from __future__ import annotations
 
+import uuid
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ringlog.kernel.commands.cluster import ChangeSettings, Noop, TakeOver
-from ringlog.kernel.commands.keyspaces import CreateKeyspace, DropKeyspace
+from ringlog.kernel.commands.nodes import RegisterNode, UnregisterNode
 from ringlog.kernel.fold import fold
 from ringlog.kernel.history import find_request
 from ringlog.kernel.outcome import Outcome, OutcomeKind
 from ringlog.kernel.state import ClusterState
-from ringlog.kernel.values import Command, Replication
-from ringlog.protocol.fates import all_final, fates, open_entries
-from ringlog.protocol.validator_core import arrive, begin, extend, settle
+from ringlog.kernel.values import Command
+from ringlog.protocol.fates import all_final, fates, is_over, open_entries
+from ringlog.protocol.validator_core import arrive, begin, extend, settle, take_in
 from ringlog.protocol.validator_values import (
     CommitChain,
     Freshen,
@@ -40,7 +42,7 @@ from ringlog.protocol.validator_values import (
     Validator,
 )
 from ringlog.runtime.draw import SeededDraw, draw_uuid
-from ringlog.wire.commands import encode_command
+from ringlog.wire.commands import decode_command, encode_command
 from ringlog.wire.entries import EncodedEntry, author_entry, decode_entry
 from ringlog.wire.ids import new_state_id
 from ringlog.wire.records import APPLIED, REJECTED, CommandRequest, Result
@@ -50,23 +52,28 @@ from tests.agents.world import NOW, World
 @dataclass(frozen=True, slots=True)
 class Rule:
     """``always``: a barrier before each decision; ``never``: none at all; ``stays``: the barrier is made and what was
-    decided before it stands; ``early``: answers go out before the fates.
+    decided before it stands; ``early``: answers go out before the fates; ``trusts``: what joins a batch rests on its
+    entries.
     """
 
     always: bool = False
     never: bool = False
     stays: bool = False
     early: bool = False
+    trusts: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Now:
-    """One moment. ``log``: all records; ``asked``: length of the log when the client asked, 0: not yet; ``folded``: how
-    many records the validator has read; ``flying``: entries on their way; ``others``: what may still come from others.
+    """One moment. ``log``: all records; ``asked``, ``late``: length of the log when the client asked, and when it did
+    so once more, 0: not yet; ``folded``: how many records the validator has read; ``flying``: entries on their way;
+    ``others``: what may still come from others; ``is_open``: what comes in may join the batch; ``is_read``: nothing
+    that came in waits to be read.
     """
 
     log: tuple[bytes, ...]
     asked: int = 0
+    late: int = 0
     folded: int = 0
     core: Validator = field(default_factory=lambda: Validator("v", 1))
     flying: tuple[bytes, ...] = ()
@@ -74,27 +81,43 @@ class Now:
     created: bool = False
     resends: int = 1
     grows: bool = False
+    is_open: bool = False
+    is_read: bool = True
 
     def key(self) -> Any:
         """Equal for equal moments."""
         core = self.core
         batch = None if core.batch is None else tuple(entry.data for entry in core.batch.chain.entries)
         waiting = tuple(item.request.request_id for item in core.waiting)
-        under_way = (waiting, batch, core.acked, self.flying, self.resends, self.grows)
-        return (self.log, self.asked, self.folded, under_way, self.others)
+        under_way = (waiting, batch, core.acked, self.flying, self.resends, self.grows, self.is_open, self.is_read)
+        return (self.log, self.asked, self.late, self.folded, under_way, self.others)
+
+
+def _id(number: int) -> str:
+    return str(uuid.UUID(int=number))
+
+
+def _register(number: int) -> RegisterNode:
+    return RegisterNode(f"n{number}", _id(number), f"n{number}:1", "dc1", "r1", 1, 12, "0", (), 1)
 
 
 class Model:
-    """``together``: the client's requests come in one record, the first of which applies; ``part``: see ``begin``."""
+    """``together``: the client's requests come in one record, the first of which applies; ``part``: see ``begin``;
+    ``late``: there is a second record, and a second node; the first record asks for the settings only.
+    """
 
-    def __init__(self, rule: Rule, together: bool, part: int = 2) -> None:
+    def __init__(self, rule: Rule, together: bool, part: int = 2, late: bool = False) -> None:
         self.rule = rule
         self.part = part
         self.world = World()
         self.base = self.world.state
-        self.create = CreateKeyspace("ks", Replication("simple", 1))
-        commands: tuple[Command, ...] = (ChangeSettings((("history_entries", 5_000),)), DropKeyspace("ks"))
-        self.requests = tuple(self._request(one) for one in commands[0 if together else 1 :])
+        self.register = _register(1)
+        assert fold(self.base, self._entry(self.base, self.register).entry).outcome.kind is OutcomeKind.APPLIED
+        commands: tuple[Command, ...] = (ChangeSettings((("history_entries", 5_000),)), UnregisterNode(_id(1)))
+        first = commands[:1] if late else commands[0 if together else 1 :]
+        self.first = tuple(self._request(one) for one in first)
+        self.second = tuple(self._request(one) for one in [UnregisterNode(_id(2))] if late)
+        self.requests = self.first + self.second
         self.states: dict[tuple[bytes, ...], list[ClusterState]] = {(): [self.base]}
 
     def _request(self, command: Command) -> CommandRequest:
@@ -129,13 +152,15 @@ class Model:
         """(what happens, the moment after it, or what was broken)."""
         head = self.states_of(now.log)[-1]
         if not now.created:
-            created = self._entry(head, self.create).data
-            yield "the keyspace is created", replace(now, log=(*now.log, created), created=True)
+            created = self._entry(head, self.register).data
+            yield "the node is registered", replace(now, log=(*now.log, created), created=True)
         elif not now.asked:
-            core = arrive(now.core, [(0, self.requests)]).validator
+            core = arrive(now.core, [(0, self.first)]).validator
             yield "the client asks", replace(now, core=core, asked=len(now.log))
+        elif self.second and not now.late:
+            yield "the client asks for more", replace(now, late=len(now.log), is_read=False)
         for other in now.others:
-            command = Noop() if other == "noop" else TakeOver("validator", "w", 2)
+            command = self._of_another(other)
             left = tuple(one for one in now.others if one != other)
             yield other, replace(now, log=(*now.log, self._entry(head, command).data), others=left)
         if now.folded < len(now.log):
@@ -149,17 +174,33 @@ class Model:
         batch = now.core.batch
         if batch is None and now.core.waiting:
             yield "the validator decides", self._decided(now)
+        if batch is None and not now.is_read:
+            core = arrive(now.core, [(1, self.second)]).validator
+            yield "the validator reads more requests", replace(now, core=core, is_read=True)
         if batch is None:
             return
         judged = fates(read, batch.chain)
         if now.grows:
             step = extend(now.core, NOW, SeededDraw(b"v2"))
             yield "the validator decides what else waits", self._performed(replace(now, grows=False), step)
+        elif now.is_open and not now.is_read and not is_over(batch.chain, read):
+            yield "what came in joins the batch", self._performed(replace(now, is_read=True), self._joined(now))
         elif all_final(judged):
             yield "the batch is settled", self._performed(now, settle(now.core, judged))
         elif not now.flying and now.resends:
             again = tuple(entry.data for entry in open_entries(batch.chain, judged))
             yield "open entries are sent again", replace(now, flying=again, resends=now.resends - 1)
+
+    def _of_another(self, what: str) -> Command:
+        if what == "late":
+            return _register(2)
+        return Noop() if what == "noop" else TakeOver("validator", "w", 2)
+
+    def _joined(self, now: Now) -> NextStep:
+        draw, records = SeededDraw(b"v3"), [(1, self.second)]
+        if self.rule.trusts:
+            return extend(arrive(now.core, records).validator, NOW, draw)
+        return take_in(now.core, records, NOW, draw, part=self.part)
 
     def _decided(self, now: Now) -> Now | str:
         states = self.states_of(now.log)
@@ -175,13 +216,14 @@ class Model:
         return begin(now.core, state, NOW, SeededDraw(b"v"), is_fresh=is_fresh, part=self.part)
 
     def _performed(self, now: Now, step: NextStep) -> Now | str:
-        now = replace(now, core=step.validator)
+        now = replace(now, core=step.validator, is_open=False)
         for effect in step.effects:
             match effect:
                 case HandOver(entries):
                     now = replace(now, flying=tuple(entry.data for entry in entries), grows=True)
-                case CommitChain(chain, handed):
-                    now = replace(now, flying=now.flying + tuple(entry.data for entry in chain.entries[handed:]))
+                case CommitChain(chain, handed, is_open):
+                    flying = now.flying + tuple(entry.data for entry in chain.entries[handed:])
+                    now = replace(now, flying=flying, is_open=is_open)
                     if self.rule.early:
                         assert step.validator.batch is not None
                         for pending in step.validator.batch.answers:
@@ -202,7 +244,8 @@ class Model:
             found = find_request(states[-1], result.request_id)
             return "" if found is not None and found.epoch == result.epoch else f"not applied at {result.epoch}"
         assert result.outcome == REJECTED
-        if not any(state.epoch == result.epoch for state in states[now.asked :]):
+        late = any(one.request_id == result.request_id for one in self.second)
+        if not any(state.epoch == result.epoch for state in states[now.late if late else now.asked :]):
             return f"rejected as {result.code} on a state of before, or of nobody: {result.epoch}"
         state = next(state for state in states if state.epoch == result.epoch)
         request = next(one for one in self.requests if one.request_id == result.request_id)
@@ -210,14 +253,15 @@ class Model:
         return "" if outcome.kind is OutcomeKind.REFUSED else f"epoch {result.epoch} would take it"
 
     def _outcome(self, state: ClusterState, request: CommandRequest) -> Outcome:
-        command = DropKeyspace("ks") if request.kind == "DropKeyspace" else Noop()
+        command = decode_command(request.kind, request.version, request.payload)
+        assert isinstance(command, Command)
         return fold(state, self._entry(state, command).entry).outcome
 
     # ------------------------------------------------------------------------------------------ search
 
     def explore(self) -> tuple[int, tuple[str, ...]]:
         """(moments seen, the shortest story that breaks a promise; empty if there is none)."""
-        first = Now(())
+        first = Now(()) if not self.second else Now((), others=("late",))
         seen = {first.key()}
         todo: deque[tuple[Now, tuple[str, ...]]] = deque([(first, ())])
         while todo:

@@ -35,7 +35,7 @@ from ringlog.protocol.fates import EntryChain, Fate
 from ringlog.protocol.keeper import AwaitNewer, NextOffset, Store, keep
 from ringlog.protocol.publisher import Announce, Diverge, Follow, LastPublished, NextStates, Restore, publish
 from ringlog.protocol.role import Accept, Acts, Initialise, Look, superseded, take_role
-from ringlog.protocol.validator import ReadResults, Requests, Trim, answer_requests
+from ringlog.protocol.validator import Meanwhile, ReadResults, Requests, Trim, answer_requests
 from ringlog.protocol.validator_values import Ack, Publish, Shown
 from ringlog.runtime.clock import ManualClock
 from ringlog.runtime.draw import SeededDraw
@@ -186,7 +186,8 @@ def test_a_validator_reads_no_more_while_much_waits(monkeypatch: pytest.MonkeyPa
     world = World()
     requests = [(0, tuple(world.request() for _ in range(6)))]
     outcomes = dict.fromkeys((Initialise, Look, Trim, Accept, Publish, Shown, Ack), nothing)
-    notes = Notes(world, {**outcomes, ReadResults: lambda _: (), Requests: once(requests, (), ())})
+    nothing_came: dict[type, Callable[[Any], Any]] = {ReadResults: lambda _: (), Meanwhile: lambda _: ()}
+    notes = Notes(world, {**outcomes, **nothing_came, Requests: once(requests, (), ())})
     notes.run(answer_requests("me", 1, notes.direct, SeededDraw(b"draw")))
     turns = [name for name in notes.seen[notes.seen.index("Accept") :] if name in ("Requests", "decided")]
     assert turns == ["Requests", "decided", "decided", "Requests", "decided", "Requests", "Requests"], "6, 4, 2, 0 wait"

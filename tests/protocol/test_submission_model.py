@@ -15,6 +15,15 @@ def test_no_order_of_events_breaks_a_promise(rule: Rule, together: bool, part: i
     assert seen > 100
 
 
+@pytest.mark.parametrize("part", [1, 2])
+def test_what_comes_in_while_a_batch_is_under_way_may_join_it(part: int) -> None:
+    seen, story = Model(Rule(), together=True, part=part, late=True).explore()
+    assert story == ()
+    assert seen > 1_000
+    _, story = Model(Rule(trusts=True), together=True, part=part, late=True).explore()
+    assert "on a state of before" in story[-1], "an entry that was sent before the request came in shows nothing"
+
+
 @pytest.mark.parametrize(
     ("rule", "together", "broken"),
     [

@@ -72,7 +72,7 @@ class AgentApp:
         self._source = TP(source, 0)
         self._worker: RoleWorker | None = None
         self._assignment = 0
-        self._acked = self._delivered = -1
+        self._acked = self._noted = self._delivered = -1
         self._rests = False
         self._pending: deque[EventT[Any]] = deque()
         self._room = asyncio.Condition()
@@ -119,7 +119,7 @@ class AgentApp:
             if self._worker is not None and not self._worker.offer(message.offset, message.value):
                 self._rests = True
                 self.app.consumer.pause_partitions({self._source})
-                await self._acknowledge(self._assignment, self._acked)
+                await self._acknowledge(self._assignment, max(self._acked, self._noted))
             async with self._room:
                 await self._room.wait_for(lambda: len(self._pending) < PENDING_MAX)
 
@@ -128,11 +128,13 @@ class AgentApp:
             return  # it is ending: a new worker would take the role from the instance that acts now, and end with it
         if self._source in assigned and self._worker is None:
             self._assignment += 1
-            self._acked = self._delivered = -1
+            self._acked = self._noted = self._delivered = -1
             self._rests = False
             number, loop = self._assignment, asyncio.get_running_loop()
 
             def acknowledge(offset: int) -> None:
+                if self._notes_only(number, offset):
+                    return
                 loop.call_soon_threadsafe(lambda: asyncio.ensure_future(self._acknowledge(number, offset)))
 
             def ended(end: End) -> None:
@@ -146,6 +148,7 @@ class AgentApp:
         """Let faust go on from what is answered. What it is not shown now is shown later, or answered once more."""
         while assignment == self._assignment:
             await asyncio.sleep(KEEP_UP_S)
+            self._acked = max(self._acked, self._noted)
             try:
                 if self._rests and self._acked > self._delivered:
                     consumer: Any = self.app.consumer
@@ -176,6 +179,16 @@ class AgentApp:
             self._room.notify_all()
         if worker is not None:
             await asyncio.get_running_loop().run_in_executor(None, worker.stop)
+
+    def _notes_only(self, assignment: int, offset: int) -> bool:
+        """True if faust has nothing that this acknowledges: its loop is not woken, and finds it when it looks.
+
+        In the worker's thread. What faust brings after that is acknowledged at once.
+        """
+        if not self._rests or assignment != self._assignment:
+            return False
+        self._noted = max(self._noted, offset)
+        return not self._pending
 
     async def _acknowledge(self, assignment: int, offset: int) -> None:
         if assignment != self._assignment:

@@ -72,6 +72,14 @@ def all_final(judged: Sequence[Fate]) -> bool:
     return Fate.OPEN not in judged
 
 
+def is_over(chain: EntryChain, state: ClusterState) -> bool:
+    """True when all fates are final, by the newest epoch alone: a chain of which that is an entry goes on."""
+    behind = state.epoch - chain.base
+    if not 0 < behind < len(chain.entries):
+        return behind > 0
+    return state.state_id != chain.entries[behind - 1].entry.state_id
+
+
 def open_entries(chain: EntryChain, judged: Sequence[Fate], behind: int = 0) -> tuple[EncodedEntry, ...]:
     """The entries to send again, identically and in chain order; of those behind the first ``behind`` ones."""
     both = zip(chain.entries[behind:], judged[behind:], strict=True)

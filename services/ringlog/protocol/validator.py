@@ -11,18 +11,21 @@ The effects ``Publish``, ``Shown``, ``Ack`` and ``Stop`` of the core go to the d
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from ringlog.kernel.commands.cluster import Noop
-from ringlog.kernel.values import Epoch
+from ringlog.kernel.state import ClusterState
+from ringlog.kernel.values import Epoch, Micros
 from ringlog.protocol import role
 from ringlog.protocol.answers import AppliedResult
 from ringlog.protocol.commit import commit
 from ringlog.protocol.direct import Direct
 from ringlog.protocol.draw import Draw
-from ringlog.protocol.effects import FOREVER, Alone, Append, At, Barrier, Newest, Steps, WallClock
-from ringlog.protocol.validator_core import arrive, begin, extend, remember, settle
+from ringlog.protocol.effects import FOREVER, Alone, Append, At, Barrier, Newest, Now, Steps, WallClock
+from ringlog.protocol.fates import is_over
+from ringlog.protocol.validator_core import arrive, begin, extend, remember, settle, take_in
 from ringlog.protocol.validator_values import (
     ANSWERS_MAX,
     PART_ENTRIES,
@@ -38,6 +41,8 @@ from ringlog.protocol.validator_values import (
 )
 from ringlog.wire.records import REJECTED, Result
 
+OPEN: Micros = 100_000
+"""How long a batch takes in what comes, since it was begun. Its entries are not sent again in that time."""
 WAITING_MAX = 5_000
 """Requests that wait here before no more are read: what is above it waits in the topic."""
 
@@ -55,6 +60,16 @@ class Requests:
     """
 
     wait: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Meanwhile:
+    """Outcome: the records that came in first while a batch is under way; none once ``is_over``, or after
+    ``patience``. The driver raises as at ``Look``.
+    """
+
+    is_over: Callable[[ClusterState], bool]
+    patience: Micros
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +146,7 @@ class _Decision:
     def perform(self, step: NextStep) -> Steps[Validator]:
         """The effects, in their order, and those that they lead to; what is remembered then."""
         validator, effects = step.validator, deque(step.effects)
+        closes = (yield Now()) + OPEN
         while effects:
             effect = effects.popleft()
             if isinstance(effect, HandOver | CommitChain):
@@ -139,8 +155,7 @@ class _Decision:
                     yield Append(tuple(encoded.data for encoded in effect.entries))
                     step = extend(validator, (yield WallClock()), self.draw, self.folding)
                 else:
-                    fates = yield from commit(effect.chain, self.direct.patience, handed=effect.handed)
-                    step = settle(validator, fates)
+                    step = yield from self._committed(validator, effect, closes)
                 validator = step.validator
                 effects.extendleft(reversed(step.effects))
                 continue
@@ -148,3 +163,15 @@ class _Decision:
                 yield At("publishing")
             yield effect
         return validator
+
+    def _committed(self, validator: Validator, effect: CommitChain, closes: Micros) -> Steps[NextStep]:
+        """The batch is settled; or, while it is open, what came in is decided."""
+        chain, handed = effect.chain, effect.handed
+        if effect.is_open and (yield Now()) < closes:
+            if handed < len(chain.entries):
+                yield Append(tuple(encoded.data for encoded in chain.entries[handed:]))
+            handed = len(chain.entries)
+            records: Sequence[Arrived] = yield Meanwhile(partial(is_over, chain), closes - (yield Now()))
+            if records:
+                return take_in(validator, records, (yield WallClock()), self.draw, self.folding, self.part)
+        return settle(validator, (yield from commit(chain, self.direct.patience, handed=handed)))

@@ -2,7 +2,8 @@
 
 Group commit: all waiting requests are decided on the newest folded state, one after the other, by the fold itself, each
 on the state that the ones before it produce, and leave as one batch of chained entries. Its first entries are handed
-over while those behind them are decided. The next batch begins when this one's fates are final.
+over while those behind them are decided; what comes in while they are under way joins the batch (``take_in``). The next
+one begins when this one's fates are final.
 
 Invariants (each has a counterexample without it):
 
@@ -13,7 +14,8 @@ Invariants (each has a counterexample without it):
   followed the head of the log, after its request came in, and so did what was decided behind it in the batch. *Applied*
   by an earlier entry and *expired* stay true. A rejection that stands before the batch's first entry has nothing to
   show that: it is decided on a state from behind a barrier (``Freshen``), in the next batch where entries of this one
-  are on their way.
+  are on their way. So is one that came in while the batch was under way, if no entry was sent since.
+- A batch in which something is refused is not extended by what comes in: its answers do not wait for that.
 - The fates of a batch's entries come from the log alone (``ringlog.protocol.fates``), in chain order.
 - A request id is answered once: a request that was rejected is never decided again, it gets the same answer under this
   instance's term, unless the history holds it or it has expired.
@@ -128,14 +130,36 @@ def begin(
     return _decide(_prune(validator, state), begun, now, draw, folding, part) or NextStep(validator, (Freshen(),))
 
 
-def extend(validator: Validator, now: Micros, draw: Draw, folding: Folding = folded) -> NextStep:
-    """Decide the next part of the batch under way, on the state that its entries make. As ``begin``."""
+def extend(validator: Validator, now: Micros, draw: Draw, folding: Folding = folded, part: int = 0) -> NextStep:
+    """Decide the next part of the batch under way, on the state that its entries make: as many entries again as it has,
+    or ``part``. As ``begin``.
+    """
     batch = validator.batch
     assert batch is not None, "a batch is under way"
     assert batch.chain.entries, "what was handed over"
-    step = _decide(validator, batch, now, draw, folding, len(batch.chain.entries))
+    step = _decide(validator, batch, now, draw, folding, max(part, len(batch.chain.entries)))
     assert step is not None, "entries that are on their way are not decided again"
     return step
+
+
+def take_in(
+    validator: Validator,
+    records: Sequence[Arrived],
+    now: Micros,
+    draw: Draw,
+    folding: Folding = folded,
+    part: int = PART_ENTRIES,
+) -> NextStep:
+    """Requests came in while an open batch is under way: they are decided on the state that its entries make.
+
+    None of those shows what the log had after these requests came in: only entries that are sent from now on do.
+    """
+    step = arrive(validator, records)
+    batch = step.validator.batch
+    assert batch is not None, "a batch is under way"
+    batch = replace(batch, is_fresh=False, before=len(batch.chain.entries))
+    extended = extend(replace(step.validator, batch=batch), now, draw, folding, part)
+    return NextStep(extended.validator, step.effects + extended.effects)
 
 
 def _decide(
@@ -151,7 +175,7 @@ def _decide(
         if is_full or len(plan.sent) >= handed + part:
             break
         plan.decide(item)
-        if not batch.is_fresh and is_unproven(plan.answers[-1]):
+        if not batch.is_fresh and is_unproven(plan.answers[-1], batch.before):
             if not handed:
                 return None
             plan.take_back()
@@ -161,20 +185,24 @@ def _decide(
     waiting = validator.waiting[taken:]
     is_part = bool(waiting) and not is_full
     forgets = not is_part and len(validator.answers) >= validator.answers_max and plan.end_with_noop()
-    batch = Batch(
-        EntryChain(batch.chain.base, tuple(plan.sent)), tuple(plan.answers), plan.state, batch.is_fresh, forgets
-    )
+    refuses = batch.refuses or any(one.result.outcome != APPLIED for one in plan.answers[len(batch.answers) :])
+    chain = EntryChain(batch.chain.base, tuple(plan.sent))
+    batch = Batch(chain, tuple(plan.answers), plan.state, batch.is_fresh, forgets, refuses, batch.before)
     validator = replace(validator, waiting=waiting, batch=batch)
     if is_part:
         return NextStep(validator, (HandOver(batch.chain.entries[handed:]),))
     if batch.chain.entries:
-        return NextStep(validator, (CommitChain(batch.chain, handed),))
+        is_open = not (is_full or forgets or refuses)
+        return NextStep(validator, (CommitChain(batch.chain, handed, is_open),))
     return _release(validator, batch, 0)
 
 
-def is_unproven(pending: PendingAnswer) -> bool:
-    """True if only a read barrier shows that the log had the state of this answer after its request came in."""
-    return pending.result.outcome == REJECTED and pending.after == 0
+def is_unproven(pending: PendingAnswer, before: int) -> bool:
+    """True if only a read barrier shows that the log had the state of this answer after its request came in.
+
+    ``before``: entries of the batch that were sent before that.
+    """
+    return pending.result.outcome == REJECTED and pending.after <= before
 
 
 def settle(validator: Validator, fates: Sequence[Fate]) -> NextStep:

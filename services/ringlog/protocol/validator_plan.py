@@ -72,8 +72,8 @@ class BatchPlan:
             self._answer(item, 0, REJECTED, epoch=answered.epoch, code=answered.code, detail=answered.detail)
         elif answered is not None:
             self._reject(item, 0, _REUSED)
-        elif request.since_epoch > self.base:
-            detail = f"since_epoch {request.since_epoch} is above the log's epoch {self.base}"
+        elif request.since_epoch > self.state.epoch:
+            detail = f"since_epoch {request.since_epoch} is above the log's epoch {self.state.epoch}"
             self._reject(item, 0, Rejected("request_expired", detail))
         elif request.since_epoch < (floor := min(self.validator.floor, self.base)):
             # The floor is above the log only if that lost its end since: then the newest requests are decided.

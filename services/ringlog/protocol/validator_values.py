@@ -55,7 +55,9 @@ class PendingAnswer:
 class Batch:
     """Chained entries under way, and every answer of the batch; ``forgets``: its last entry raises the floor.
 
-    ``state``: what the entries make of the state that the batch was begun on; ``is_fresh``: see ``begin``.
+    ``state``: what the entries make of the state that the batch was begun on; ``is_fresh``: see ``begin``;
+    ``refuses``: one of the answers is not *applied*. ``before``: how many entries were sent before the requests
+    that wait came in.
     """
 
     chain: EntryChain
@@ -63,6 +65,8 @@ class Batch:
     state: ClusterState
     is_fresh: bool
     forgets: bool = False
+    refuses: bool = False
+    before: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +85,13 @@ class HandOver:
 class CommitChain:
     """Send the chain until the fate of each of its entries is final; then ``settle``.
 
-    ``handed``: that many of its first entries were sent already.
+    ``handed``: that many of its first entries were sent already. ``is_open``: what comes in meanwhile may be decided
+    on it at once (``take_in``).
     """
 
     chain: EntryChain
     handed: int = 0
+    is_open: bool = False
 
 
 @dataclass(frozen=True, slots=True)

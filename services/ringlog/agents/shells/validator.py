@@ -17,7 +17,7 @@ from ringlog.log.port import LogRecord
 from ringlog.log.topics import REQUESTS, RESULTS, topic_name
 from ringlog.protocol.effects import Append
 from ringlog.protocol.role import Initialise
-from ringlog.protocol.validator import ReadResults, Requests, Trim, answer_requests
+from ringlog.protocol.validator import Meanwhile, ReadResults, Requests, Trim, answer_requests
 from ringlog.protocol.validator_core import is_floor_mark
 from ringlog.protocol.validator_values import ROLE, Ack, Arrived, Publish, Shown, StopInstance
 from ringlog.runtime.figures import Sample
@@ -25,6 +25,9 @@ from ringlog.runtime.logs import get_logger
 from ringlog.runtime.settings import ProcessSettings
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import decode_requests, encode_result
+
+GLANCE_S = 0.005
+"""How often a validator that waits for requests looks whether its batch is over."""
 
 log = get_logger(__name__)
 
@@ -50,6 +53,7 @@ class ValidatorThread(RoleThread):
             ReadResults: lambda _: results.published(),
             Trim: lambda effect: results.trim(effect.oldest),
             Requests: self._requests,
+            Meanwhile: self._meanwhile,
             Publish: lambda effect: self._publish(effect, fenced),
             Shown: self._shown,
             Ack: self._acknowledge,
@@ -102,6 +106,18 @@ class ValidatorThread(RoleThread):
             read = self._read_on(self._reader, LOOK_S if effect.wait else 0.0)
             offered = [one for one in self.news(0) if not self._reads(one[0])]
             offered += [(record.offset, record.data) for record in read]
+        return self._arrived(offered)
+
+    def _meanwhile(self, effect: Meanwhile) -> Sequence[Arrived]:
+        """A request is taken at once; that the batch is over is seen up to ``GLANCE_S`` later."""
+        until = time.monotonic() + effect.patience / 1e6
+        while self._reader is not None and not effect.is_over(self.replica.state) and time.monotonic() < until:
+            if read := self._read_on(self._reader, GLANCE_S):
+                return self._arrived([(record.offset, record.data) for record in read])
+            self.look()
+        return ()
+
+    def _arrived(self, offered: Sequence[Offered]) -> Sequence[Arrived]:
         arrived = [self._request(record) for record in offered]
         now = time.monotonic()
         for offset, requests in arrived:

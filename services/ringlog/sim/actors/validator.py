@@ -7,7 +7,7 @@ from ringlog.kernel.outcome import Entry, Folded
 from ringlog.kernel.state import ClusterState
 from ringlog.protocol.effects import Append
 from ringlog.protocol.role import Accept
-from ringlog.protocol.validator import ReadResults, Requests, Trim, answer_requests
+from ringlog.protocol.validator import Meanwhile, ReadResults, Requests, Trim, answer_requests
 from ringlog.protocol.validator_values import Ack, Publish, Shown, StopInstance, folded
 from ringlog.sim.actors.role import NEWS_US, Worker
 from ringlog.sim.broker import REQUESTS, RESULTS, SimRecord, SimTail
@@ -15,7 +15,7 @@ from ringlog.sim.memo import cached_requests, cached_result
 from ringlog.sim.replica import Step
 from ringlog.sim.world import Ended
 from ringlog.wire.entries import EncodedEntry
-from ringlog.wire.records import encode_result
+from ringlog.wire.records import CommandRequest, encode_result
 
 ANSWERS_MAX, PART_ENTRIES = 12, 2
 """Few, so that short runs forget and hand over in parts, too."""
@@ -45,6 +45,7 @@ class ValidatorWorker(Worker):
         self.replica.in_time |= {
             ReadResults: self._results,
             Requests: self._requests,
+            Meanwhile: self._meanwhile,
             Append: lambda effect: append(self._in_order(effect)),
             Publish: lambda effect: self.transact(self._values(effect)),
         }
@@ -71,6 +72,16 @@ class ValidatorWorker(Worker):
     def _requests(self, effect: Requests) -> Step:
         if effect.wait and not self._inbox:
             yield self.replica.changed, NEWS_US
+        return self._taken()
+
+    def _meanwhile(self, effect: Meanwhile) -> Step:
+        until = self.sim.world.now + effect.patience
+        while not (self._inbox or effect.is_over(self.replica.state)) and self.sim.world.now < until:
+            yield self.replica.changed, until - self.sim.world.now
+        return [] if effect.is_over(self.replica.state) else self._taken()
+
+    def _taken(self) -> list[tuple[int, tuple[CommandRequest, ...]]]:
+        """What came in since the last time."""
         self.look()
         taken, self._inbox = self._inbox, []
         found = [(record.offset, cached_requests(record.value)) for record in taken]

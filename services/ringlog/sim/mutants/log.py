@@ -203,7 +203,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "rejected_without_a_barrier",
         VALIDATOR,
-        "if not batch.is_fresh and is_unproven(plan.answers[-1]):",
+        "if not batch.is_fresh and is_unproven(plan.answers[-1], batch.before):",
         "if not batch.is_fresh and plan.answers == []:",
         "a validator rejects on a state that may be older than the request",
         1_000,
