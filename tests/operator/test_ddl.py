@@ -292,6 +292,7 @@ def test_a_batch_is_typed_as_its_commands() -> None:
         "command": "CreateKeyspace",
         "name": "shop",
         "replication": {"strategy": "simple", "factor": 2},
+        "noted": 1,
         "if_needed": True,
     }
     assert from_json(EMPTY, typed, SeededDraw(b"other")) == batch

@@ -55,6 +55,7 @@ PARTS: Final = (
         SCHEMA,
         "keyspace/",
         "name",
+        hidden={"made": "says whose registers are a namesake's, to who keeps them and folds the log"},
         untold={
             "replication": "spelled out as strategy, factor, datacenters, zone; under this name is the placement's key",
             "placement": "is the placement's key, under replication",

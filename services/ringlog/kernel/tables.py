@@ -19,13 +19,14 @@ class Keyspace:
     """``version``: the state id of the entry that last changed it.
 
     ``placement``: the key of its ranges in ``ClusterState.placements`` while its replication changes; empty: that of
-    ``replication``.
+    ``replication``. ``made``: the epoch that made it, which no namesake before it has; 0: not noted.
     """
 
     name: str
     replication: Replication
     version: str
     placement: str = ""
+    made: Epoch = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,17 @@ from ringlog.kernel.tablets.map import TabletMap
 from ringlog.kernel.values import Epoch, NodeId
 from ringlog.node.cells import CellMap, Excerpt
 from ringlog.node.spans import NOWHERE, WHOLE, Spans
-from ringlog.node.work import StreamingWork, changed_ranges, group_in, placed, spaces, spaces_under, work_of, works_of
+from ringlog.node.work import (
+    StreamingWork,
+    changed_ranges,
+    group_in,
+    made_at,
+    placed,
+    spaces,
+    spaces_under,
+    work_of,
+    works_of,
+)
 from ringlog.wire.cells import Key, RegisterCell, digest_of
 from ringlog.wire.data import BAD_STREAM, NOT_MEMBER, NOT_READY, OTHER_HISTORY, ReadReply, WriteReply
 
@@ -196,8 +206,11 @@ def lost_under(replica: RegisterReplica, state: ClusterState) -> Spans:
         return NOWHERE
     names = replica.durable.cells.keyspaces() if old is None else spaces(old)
     known: dict[tuple[int, int], tuple[Range, ...]] = {}
-    lost = {}
+    lost: dict[str, tuple[Range, ...]] = {}
     for name in names:
+        if made_at(state, name) > replica.durable.epoch:
+            lost[name] = (WHOLE,)  # those that it may hold are of another one of that name
+            continue
         now = placed(state, name)
         was = None if old is None else placed(old, name)
         if (id(was), id(now)) not in known:  # most keyspaces share one
@@ -292,7 +305,7 @@ def _admitted(
         return Reply(number, replica.state.epoch, refused=OTHER_HISTORY)
     group = group_in(placed(replica.state, key.keyspace), key.token)
     members = () if group is None else group.read if is_read else group.write
-    if _member(members, replica.node) is None:
+    if _member(members, replica.node) is None or made_at(replica.state, key.keyspace) > epoch:
         return Reply(number, replica.state.epoch, refused=NOT_MEMBER)
     return None
 

@@ -131,6 +131,12 @@ def placed(state: ClusterState, space: str) -> Placement | TabletMap | None:
     return None if found is None else map_of(state, found)
 
 
+def made_at(state: ClusterState, space: str) -> Epoch:
+    """The epoch that made the keyspace of a space; 0: not known. What is older, under its name, is of another one."""
+    found = state.keyspaces.get(space.partition(".")[0])
+    return 0 if found is None else found.made
+
+
 def group_in(found: Placement | TabletMap | None, token: Token) -> RangeGroup | None:
     """Who serves a token; None if nobody does. O(log n)."""
     if isinstance(found, TabletMap):

@@ -39,7 +39,7 @@ from ringlog.kernel.ownership.strategies import (
 )
 from ringlog.kernel.state import ClusterState, Keyspace, Placement, Plan, advance, in_order
 from ringlog.kernel.tablets.allocation import unplaceable
-from ringlog.kernel.values import Command, Replication, is_identifier, is_name
+from ringlog.kernel.values import Before, Command, Replication, is_identifier, is_name
 from ringlog.kernel.zones.data import unplaced
 from ringlog.kernel.zones.model import STRONG
 
@@ -67,12 +67,19 @@ class CreateKeyspace(Command):
 
     name: Annotated[str, "Its name."]
     replication: Annotated[Replication, "Its replication; must be possible on the nodes that are normal now."]
+    noted: Annotated[
+        int, "1: the keyspace notes the epoch that made it; 0, as in version 1: it does not.", Before(0)
+    ] = 1
 
 
 def decide_create_keyspace(state: ClusterState, command: CreateKeyspace, context: EntryContext) -> Decision:
     """A new keyspace; the first one of a replication setting brings its placement."""
     replication = command.replication
-    if (broken := broken_field((is_identifier(command.name), "name", IDENTIFIER_RULE))) is not None:
+    broken = broken_field(
+        (is_identifier(command.name), "name", IDENTIFIER_RULE),
+        (command.noted in (0, 1), "noted", "must be 0 or 1"),
+    )
+    if broken is not None:
         return broken
     if (refused := _bad_replication(replication)) is not None:
         return refused
@@ -86,7 +93,7 @@ def decide_create_keyspace(state: ClusterState, command: CreateKeyspace, context
         if flying := _flying(state):
             return Rejected("operations_in_flight", f"replication: {key} is a new setting while in flight: {flying}")
         placements = placements.set(key, new_placement(replication, state.token_owners, state.nodes, context.epoch))
-    keyspace = Keyspace(command.name, replication, context.state_id)
+    keyspace = Keyspace(command.name, replication, context.state_id, made=context.epoch * command.noted)
     return _accept(state, context, state.keyspaces.set(keyspace.name, keyspace), placements)
 
 

@@ -1,0 +1,76 @@
+"""A keyspace that is made anew has no register of its namesake, however much of that a node has slept through."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ringlog.kernel.commands.keyspaces import CreateKeyspace, DropKeyspace
+from ringlog.kernel.values import Replication
+from ringlog.node.registers import NOT_MEMBER, Reply, admit_write, adopt, restarted
+from ringlog.wire.cells import RegisterCell, key_of
+from tests.node.data_world import DataNode, DataWorld
+
+SIMPLE = Replication("simple", 1)
+KEY = key_of("ks", b"k")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[DataWorld]:
+    """One node has a register of ks; ``other`` shares its placement, which outlives ks."""
+    made = DataWorld(tmp_path, factor=1)
+    try:
+        made.join(1, 0)
+        made.submit(CreateKeyspace("other", SIMPLE))
+        for keyspace in ("ks", "other"):
+            made.coordinator.write(keyspace, b"k", b"kept", timestamp=1)
+        yield made
+    finally:
+        made.close()
+
+
+def anew(world: DataWorld) -> None:
+    world.submit(DropKeyspace("ks"))
+    world.submit(CreateKeyspace("ks", SIMPLE))
+
+
+def seen(world: DataWorld, keyspace: str) -> bytes | None:
+    cell = world.coordinator.read(keyspace, b"k").cell
+    return None if cell is None else cell.value
+
+
+@pytest.mark.parametrize("is_down", [False, True])
+def test_who_adopts_both_epochs_at_once_has_nothing_of_the_dropped_one(world: DataWorld, is_down: bool) -> None:
+    node: DataNode = world.nodes[1]
+    node.is_following = False
+    if is_down:
+        node.stop()
+    anew(world)
+    node.is_following = True
+    if is_down:
+        node.begin()
+    node.follow()
+    assert (seen(world, "ks"), seen(world, "other")) == (None, b"kept")
+    world.coordinator.write("ks", b"k", b"new", timestamp=1)
+    node.stop()
+    node.begin()
+    assert seen(world, "ks") == b"new", "what was written since is its own"
+
+
+def test_a_write_that_was_meant_for_the_dropped_one_is_refused(world: DataWorld) -> None:
+    before = world.state.epoch
+    anew(world)
+    node = world.nodes[1]
+    replica, _ = adopt(restarted(node.id, node.host.value.durable), world.state)
+    for epoch, refused in ((before, NOT_MEMBER), (world.state.epoch, None)):
+        _, reply = admit_write(replica, 1, KEY, RegisterCell(2, b"late"), epoch)
+        assert (reply.refused if isinstance(reply, Reply) else reply) == refused
+
+
+def test_a_keyspace_notes_the_epoch_that_made_it_unless_its_entry_is_of_an_earlier_release(world: DataWorld) -> None:
+    anew(world)
+    assert world.state.keyspaces["ks"].made == world.state.epoch
+    world.submit(CreateKeyspace("old", SIMPLE, noted=0))
+    assert world.state.keyspaces["old"].made == 0
