@@ -135,8 +135,10 @@ class World:
     Tests may use one after the other, each from ``afresh`` on: the mutations and what the publisher has written stay.
     """
 
-    def __init__(self, stack: StackInfo, cluster: str, images: CdcOptions | None = None) -> None:
-        """``images``: the table's options, if it keeps any."""
+    def __init__(
+        self, stack: StackInfo, cluster: str, images: CdcOptions | None = None, also: tuple[str, ...] = ()
+    ) -> None:
+        """``images``: the table's options, if it keeps any; ``also``: change topics beside those of every audit."""
         self.bootstrap, self.cluster = stack.bootstrap_servers, cluster
         now = time.time_ns() // 1000
         self.state = two_generations(now)
@@ -146,7 +148,7 @@ class World:
         self._images = image_tables(images_context(self.state, 0)).get("shop.orders")
         self._states = MemoryStates()
         wanted = (METADATA, MUTATIONS, CDC, DEAD_LETTERS, SCHEMAS)
-        names = {spec.suffix for spec in wanted} | {SCHEMA, CDC_GENERATIONS, CDC_STREAMS, EPOCHS}
+        names = {spec.suffix for spec in wanted} | {*also, SCHEMA, CDC_GENERATIONS, CDC_STREAMS, EPOCHS}
         self._admin = admin_client(self.bootstrap)
         create_topics(self._admin, cluster, specs=[spec for spec in TOPICS if spec.suffix in names])
         publish_schemas(self.bootstrap, cluster)

@@ -33,7 +33,8 @@ SETTLERS = ("SettleVerdicts", "AdvanceCdcWriter", "LowerCdcWriter", "LowerSettle
 @dataclass(frozen=True, slots=True)
 class ColumnsVersion:
     """The columns of a table from ``epoch`` on, those outside its key, by name: what rows call each. They count for
-    writes appended from ``since`` on. ``id``: of the version, 16 bytes; ``respelled``: a column was dropped or renamed.
+    writes appended from ``since`` on. ``id``: of the version, 16 bytes; ``respelled``: a column was dropped or renamed;
+    ``begins``: it is the first one of its table.
     """
 
     epoch: int
@@ -41,6 +42,7 @@ class ColumnsVersion:
     id: bytes
     columns: dict[str, str]
     respelled: bool = False
+    begins: bool = False
 
 
 @dataclass(slots=True)
@@ -101,7 +103,9 @@ class ColumnSteps:
         for column in added:
             columns[column["name"]] = place = _place(column["name"], epoch, columns) if respelled else column["name"]
             self.kinds.setdefault(name, {})[place] = column["type"], bool(column.get("static"))
-        self.steps.setdefault(name, []).append(ColumnsVersion(epoch, since, state_id, columns, respelled))
+        self.steps.setdefault(name, []).append(
+            ColumnsVersion(epoch, since, state_id, columns, respelled, begins=kind == "CreateTable")
+        )
 
 
 def _place(name: str, epoch: int, columns: dict[str, str]) -> str:

@@ -63,8 +63,10 @@ class Heap:
         if name not in known or weight(fact) > weight(known[name]):
             known[name] = fact
 
-    def row(self, row: Row, columns: AuditColumns, now: int) -> Values | None:
-        """Column to value, of a collection element to value; None if there is no such row."""
+    def row(self, row: Row, columns: AuditColumns, now: int, own: frozenset[str] | None = None) -> Values | None:
+        """Column to value, of a collection element to value; None if there is no such row. ``own``: the columns that
+        there are, if not all.
+        """
         facts = self.facts.get(row, {})
         gone = max([self.deleted] + [fact[0] for name, fact in facts.items() if name[0] == "row"])
         if row != STATIC:
@@ -73,6 +75,8 @@ class Heap:
         there = False
         for name, (at, ttl, value) in facts.items():
             if name[0] not in ("marker", "cell", "element") or value is None or at <= gone:
+                continue
+            if own is not None and name[0] != "marker" and name[2] not in own:
                 continue
             if ttl and at + ttl * SECOND <= now:
                 continue

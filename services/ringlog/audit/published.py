@@ -72,18 +72,23 @@ def _tables(bootstrap: str, cluster: str, decoder: Decoder, history: ColumnSteps
                 _images(logged),
                 row["id"],
                 bool(row.get("respelled")),
+                _stored(row),
             )
     return tables
 
 
 def as_logged(row: dict[str, Any]) -> dict[str, Any]:
     """The record of a table with columns as rows of the log call them. Records of an earlier release have no others."""
-    names = {one["column"]: one["stored"] for one in row.get("stored", ())}
+    names = _stored(row)
     return row | {
         "columns": [column | {"name": names.get(column["name"], column["name"])} for column in row["columns"]],
         "partition_key": [names.get(name, name) for name in row["partition_key"]],
         "clustering_key": [names.get(name, name) for name in row["clustering_key"]],
     }
+
+
+def _stored(row: dict[str, Any]) -> dict[str, str]:
+    return {one["column"]: one["stored"] for one in row.get("stored", ())}
 
 
 def _images(row: dict[str, Any]) -> Wanted | None:

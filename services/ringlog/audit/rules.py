@@ -6,6 +6,7 @@ time at which the broker appended the write as the present.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,8 +40,8 @@ def _logged(one: dict[str, Any], columns: dict[str, str]) -> dict[str, Any]:
 @dataclass(frozen=True, slots=True)
 class PublishedTable:
     """What the topic ``schema`` says of a table: its columns, ``names`` of those outside the key, whether it keeps a
-    CDC log, and one of keys only; the images in it, if any; its id; whether columns of it were dropped or renamed.
-    ``columns`` and ``images`` have columns as rows call them.
+    CDC log, and one of keys only; the images in it, if any; its id; whether columns of it were dropped or renamed;
+    ``stored``: how rows call columns that have another name. ``columns`` and ``images`` have them as rows call them.
     """
 
     columns: AuditColumns
@@ -50,6 +51,7 @@ class PublishedTable:
     images: Wanted | None = None
     id: str = ""
     respelled: bool = False
+    stored: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import fastavro
@@ -26,10 +26,10 @@ class AuditError(Exception):
     """The audit could not be made; the text says why."""
 
 
-def records(bootstrap: str, topic: str) -> Iterator[Message]:
+def records(bootstrap: str, topic: str, since: Mapping[int, int] | None = None) -> Iterator[Message]:
     """Every committed record of a topic, partition after partition, from its first to the end it had when we asked.
 
-    Raises AuditError, also if no broker answers.
+    ``since``: the offset to begin at, by partition. Raises AuditError, also if no broker answers.
     """
     consumer = Consumer(
         {
@@ -49,6 +49,7 @@ def records(bootstrap: str, topic: str) -> Iterator[Message]:
             raise AuditError(f"topic {topic}: {metadata.error}")
         for partition in sorted(metadata.partitions):
             low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=ANSWER_S)
+            low = max(low, (since or {}).get(partition, 0))
             if low < high:
                 consumer.assign([TopicPartition(topic, partition, low)])
                 yield from _until(consumer, high)

@@ -9,6 +9,7 @@ from typing import Any
 
 from confluent_kafka import Message
 
+from ringlog.audit.base import BaseRows
 from ringlog.audit.heads import CDC_TAILS, MUTATION_TAILS, RecordHead, before_last_number
 from ringlog.audit.parts import Parts, RowPlace
 from ringlog.audit.published import published_rules
@@ -48,13 +49,15 @@ Say = Callable[[str], None]
 @dataclass(frozen=True, slots=True)
 class Expected:
     """What the caller knows of the input; None: not checked. ``leeway_us``: for a cluster
-    without a metadata log, else that says it.
+    without a metadata log, else that says it. ``base``: of how many partitions of each table the nodes' rows are
+    compared, 0: of all.
     """
 
     written: int | None = None
     rejected: int | None = None
     generations: int | None = None
     leeway_us: int | None = None
+    base: int | None = None
 
 
 def audit(bootstrap: str, cluster: str, expected: Expected, say: Say) -> AuditReport:
@@ -65,7 +68,8 @@ def audit(bootstrap: str, cluster: str, expected: Expected, say: Say) -> AuditRe
     say(f"{len(rules.generations)} published generations")
     writes = MutationsReading(decoder, rules).all(bootstrap, cluster)
     say(f"{len(writes.by_position):,} mutations read and hashed with the Cassandra driver")
-    rows = _Rows(writes, decoder, f"{cluster}.mutations", report)
+    base = None if expected.base is None else BaseRows(writes, rules, expected.base)
+    rows = _Rows(writes, decoder, f"{cluster}.mutations", report, base)
     for message in records(bootstrap, f"{cluster}.cdc"):
         rows.check(message)
     report.counts |= {"cdc_rows": rows.count, "streams_used": len(rows.homes)}
@@ -73,13 +77,19 @@ def audit(bootstrap: str, cluster: str, expected: Expected, say: Say) -> AuditRe
     rejected = _check_dead_letters(bootstrap, cluster, decoder, writes, report)
     _check_complete(writes, rows.seen, rejected, expected, report)
     _check_shares(writes, rows.seen, expected, report)
+    if base is not None:
+        say("rows of the nodes are compared with what the log makes")
+        base.check(bootstrap, cluster, decoder, report)
     return report
 
 
 class _Rows:
     """Each CDC row: its write exists, once, unchanged, under the right stream and generation, in order."""
 
-    def __init__(self, writes: Writes, decoder: Decoder, source_topic: str, report: AuditReport) -> None:
+    def __init__(
+        self, writes: Writes, decoder: Decoder, source_topic: str, report: AuditReport, base: BaseRows | None
+    ) -> None:
+        self._base = base
         self._reading = writes.reading
         self._writes = writes.by_position
         self._parts = Parts(writes.reading)
@@ -116,6 +126,8 @@ class _Rows:
         position = (row["source_partition"], row["source_offset"])
         where = f"source {position[0]}/{position[1]}, {where}"
         write = self._writes.get(position)
+        if self._base is not None and write is not None:
+            self._base.take(write, lambda: self._decoder.decode(value))
         place = self._place_of(write, position, row, value, tail) if write is not None else None
         if write is None or place is None:
             self._source.fail(where)

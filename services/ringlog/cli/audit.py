@@ -16,6 +16,9 @@ def audit(
     written: Annotated[int | None, typer.Option(help="Number of writes that must have CDC rows.")] = None,
     rejected: Annotated[int | None, typer.Option(help="Number of writes that must be dead letters.")] = None,
     generations: Annotated[int | None, typer.Option(help="Number of generations that must hold 10 % each.")] = None,
+    base: Annotated[
+        int | None, typer.Option(help="Of how many partitions of each table to compare the nodes' rows; 0: of all.")
+    ] = None,
     lake: Annotated[str | None, typer.Option(help="Folder or address of the lake, to be compared, too.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -32,7 +35,7 @@ def audit(
     context = resolve(bootstrap, cluster)
     say = (lambda _: None) if as_json else (lambda text: out.print(f"  {text}"))
     try:
-        report = prove(context.bootstrap, context.cluster, Expected(written, rejected, generations), say)
+        report = prove(context.bootstrap, context.cluster, Expected(written, rejected, generations, base=base), say)
         if lake is not None:
             audit_lake(context.bootstrap, context.cluster, lake, report, say)
     except AuditError as error:

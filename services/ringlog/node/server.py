@@ -14,7 +14,7 @@ import uvicorn
 from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
 
-from ringlog.client.merge import LiveCell, LiveRow, merged
+from ringlog.client.merge import LiveCell, LivePartition, LiveRow, merged
 from ringlog.node.data_side import DataSide
 from ringlog.node.holder import Holder, NotReady, NotServed
 from ringlog.node.hosts import OwnHosts
@@ -84,12 +84,7 @@ def make_api(
             epoch, versions = holder.read(table, key)
             shape = holder.shape(table)
         live = merged((decode_mutation(version.value) for version in versions), shape, clock.now_us())
-        return {
-            "epoch": epoch,
-            "versions": len(versions),
-            "static": _shown_cells(live.static),
-            "rows": [_shown(row) for row in live.rows],
-        }
+        return {"epoch": epoch, "versions": len(versions)} | shown(live)
 
     if watched is not None:
         for path in (METRICS, HEALTH):
@@ -100,6 +95,11 @@ def make_api(
 def _seen(path: str, watched: WatchedProcess) -> Response:
     found = answer(path, watched)
     return Response(found.body, found.status, media_type=found.media_type)
+
+
+def shown(live: LivePartition) -> dict[str, Any]:
+    """The rows of a partition, as an answer has them."""
+    return {"static": _shown_cells(live.static), "rows": [_shown(row) for row in live.rows]}
 
 
 def _shown(row: LiveRow) -> dict[str, Any]:

@@ -1,0 +1,126 @@
+"""What the audit makes of the rows of a log is what a node answers: random histories of every kind of write."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from ringlog.audit.compound import STATIC, AuditColumns
+from ringlog.audit.copies import LoggedPartition, answered, deviations
+from ringlog.client.merge import merged
+from ringlog.kernel.generations import statements
+from ringlog.kernel.generations.statements import TableShape
+from ringlog.node.server import shown
+from ringlog.wire.records import Mutation
+from ringlog_cdc.pieces import plain_piece
+from ringlog_cdc.split import split
+from tests.kernel.rows.histories import KEYS, SECOND, SHAPE, TYPES, draw, mutation_of
+
+COLUMNS = AuditColumns(("text",), ("int", "int"), frozenset("s"), {name: TYPES[name] for name in KEYS})
+OWN = frozenset(("s", "v", "w", *KEYS))
+
+
+def logged(write: Mutation, number: int, shape: TableShape = SHAPE) -> list[dict[str, Any]]:
+    """The rows of the log of a write, as they are decoded."""
+    pieces = split(write, shape) if statements.is_compound(write, shape) else (plain_piece(write),)
+    return [
+        {
+            "timestamp": piece.timestamp,
+            "operation": piece.operation,
+            "ttl": piece.ttl,
+            "clustering_key": list(piece.clustering_key),
+            "cells": [{"column": cell.column, "value": cell.value} for cell in piece.cells],
+            "deleted": list(piece.deleted),
+            "deleted_elements": [{"column": one.column, "keys": list(one.keys)} for one in piece.deleted_elements],
+            "source_partition": 0,
+            "source_offset": number,
+        }
+        for piece in pieces
+    ]
+
+
+def history(chance: Random) -> list[Mutation]:
+    return [mutation_of([draw(chance) for _ in range(chance.choice((1, 1, 3)))]) for _ in range(chance.randint(1, 15))]
+
+
+def made_of(writes: list[Mutation], chance: Random) -> LoggedPartition:
+    """Writes in any order, some twice; the rows of one in theirs."""
+    partition = LoggedPartition(COLUMNS)
+    numbered = [*enumerate(writes), *(pair for pair in enumerate(writes) if chance.random() < 0.2)]
+    for number, write in chance.sample(numbered, len(numbered)):
+        for row in logged(write, number):
+            partition.put(row)
+    return partition
+
+
+def test_random_histories() -> None:
+    met = 0
+    for seed in range(120):
+        chance = Random(seed)
+        writes = history(chance)
+        partition = made_of(writes, chance)
+        for now in (5, 15, 29, 60):
+            answer = shown(merged(writes, SHAPE, now * SECOND))
+            found = answered(answer, COLUMNS, {})
+            assert deviations(partition, found, OWN, now * SECOND, now * SECOND) == [], (seed, now)
+            met += len(found)
+    assert met > 300
+
+
+def test_what_expires_about_now_is_there_or_not() -> None:
+    chance = Random(1)
+    for seed in range(60):
+        writes = history(Random(seed))
+        partition = made_of(writes, chance)
+        for now in range(1, 40, 3):
+            found = answered(shown(merged(writes, SHAPE, now * SECOND)), COLUMNS, {})
+            assert deviations(partition, found, OWN, (now - 2) * SECOND, (now + 2) * SECOND) == [], (seed, now)
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_another_history_is_named_by_row_and_column(lost: bool) -> None:
+    differing = 0
+    for seed in range(60):
+        chance = Random(seed)
+        writes = history(chance)
+        partition, now = made_of(writes if lost else writes[:-1], chance), 60 * SECOND
+        held = writes[:-1] if lost else writes
+        mine, theirs = (merged(one, SHAPE, now) for one in (held, writes if lost else writes[:-1]))
+        found = deviations(partition, answered(shown(mine), COLUMNS, {}), OWN, now, now)
+        seen = answered(shown(theirs), COLUMNS, {}) == answered(shown(mine), COLUMNS, {})
+        assert (found == []) == seen, seed
+        differing += not seen
+    assert differing > 10
+
+
+def test_a_deviation_says_what_the_node_has_and_what_the_log_has() -> None:
+    partition = LoggedPartition(COLUMNS)
+    row = {"timestamp": 5, "ttl": None, "clustering_key": [b"\0", b"\1"], "deleted": []}
+    said = {"cells": [{"column": "w", "value": b"of the log"}], "source_partition": 0, "source_offset": 1}
+    partition.put(row | said | {"operation": 2})
+    there = {(b"\0", b"\1"): {"w": b"\xff" * 99, "v": b"\0"}, (b"\2",): {}, STATIC: {"s": b"\3"}}
+    assert deviations(partition, there, OWN, 9, 9) == [
+        "static columns, which the log has not",
+        "row [00 01], column v: 00, by the log null",
+        f"row [00 01], column w: {'ff' * 24}…, by the log {b'of the log'.hex()}",
+        "row [02], which the log has not",
+    ]
+    assert deviations(partition, {}, OWN, 9, 9) == ["row [00 01], which only the log has"]
+
+
+def test_cells_of_a_column_that_was_dropped_keep_no_row() -> None:
+    partition = LoggedPartition(COLUMNS)
+    row = {"timestamp": 5, "ttl": None, "clustering_key": [b"\0", b"\1"], "deleted": [], "operation": 1}
+    partition.put(row | {"cells": [{"column": "w", "value": b"x"}], "source_partition": 0, "source_offset": 1})
+    assert partition.seen(9, OWN) == {(b"\0", b"\1"): {"w": b"x"}}
+    assert partition.seen(9, OWN - {"w"}) == {}
+
+
+@pytest.mark.parametrize(
+    "answer", [{}, {"static": [], "rows": []}, {"static": {}, "rows": [{"clustering_key": ["x"]}]}]
+)
+def test_what_is_no_answer(answer: dict[str, Any]) -> None:
+    with pytest.raises((AttributeError, KeyError, TypeError, ValueError)):
+        answered(answer, COLUMNS, {})

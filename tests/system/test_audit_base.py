@@ -1,0 +1,130 @@
+"""The audit beside nodes that serve HTTP: rows that a node lost, made up or changed are named."""
+
+from __future__ import annotations
+
+import socket
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from tests.node.world import TABLE, name_of, write
+from tests.system.audit_world import World
+from tests.system.test_audit import _cell, failed
+
+from ringlog.audit import base
+from ringlog.audit.report import AuditReport
+from ringlog.audit.topics import records
+from ringlog.kernel.changes import NODES, ChangeRecord, project
+from ringlog.node.holder import Holder
+from ringlog.node.server import HttpServer, make_api
+from ringlog.node.store import RowVersion
+from ringlog.runtime.clock import SystemClock
+from ringlog.stack import StackInfo
+from ringlog.wire.records import encode_mutation
+
+pytestmark = pytest.mark.system
+
+
+class Served:
+    """The nodes of an audited world, each with what it judged of the mutations."""
+
+    def __init__(self, stack: StackInfo) -> None:
+        self.world = World(stack, f"based-{uuid.uuid4().hex[:8]}", also=(NODES,))
+        self.holders: dict[str, Holder] = {}
+        self.servers: list[HttpServer] = []
+        state = self.world.state
+        for name in sorted(state.nodes):
+            listening = socket.create_server(("127.0.0.1", 0))
+            node = replace(state.nodes[name], address=f"127.0.0.1:{listening.getsockname()[1]}")
+            state = replace(state, nodes=state.nodes.set(name, node))
+            self.holders[name] = Holder(name)
+            api = make_api(self.holders[name], node.name, SystemClock())
+            self.servers.append(HttpServer(api, listening))
+            self.servers[-1].start()
+        self.world.changes += [ChangeRecord(*key, value) for key, value in project(state).items() if key[0] == NODES]
+        self.read()
+        self.world.publish()
+
+    def read(self) -> None:
+        """Every node judges the mutations that there are."""
+        written = list(records(self.world.bootstrap, f"{self.world.cluster}.mutations"))
+        for holder in self.holders.values():
+            holder.adopt(self.world.state)
+            holder.caught_up = True
+            for message in written:
+                partition, offset = message.partition() or 0, message.offset() or 0
+                if offset >= holder.positions.get(partition, 0):
+                    holder.judge(message.value() or b"", message.timestamp()[1] * 1_000)
+                    holder.passed(partition, offset + 1)
+
+    def audited(self, count: int = 0) -> AuditReport:
+        return self.world.audited(base=count)
+
+    def end(self) -> None:
+        for server in self.servers:
+            server.stop()
+
+
+@pytest.fixture(scope="module")
+def served(stack: StackInfo) -> Iterator[Served]:
+    made = Served(stack)
+    yield made
+    made.end()
+
+
+def found(report: AuditReport) -> list[str]:
+    (check,) = [check for check in report.checks if check.name == "base"]
+    return check.examples
+
+
+def test_nodes_that_have_what_the_log_makes(served: Served) -> None:
+    report = served.audited()
+    assert report.ok, report.as_json()
+    replicas = 2
+    assert report.counts["base_answers"] == replicas * report.counts["base_partitions"]
+    assert report.counts["base_partitions"] == 9
+    assert served.audited(4).counts["base_partitions"] == 4
+
+
+def test_a_row_that_a_node_lost_made_up_or_changed_is_named(served: Served) -> None:
+    holder = served.holders[name_of(2)]
+    version = next(version for version in holder.store.versions([(0, 0)]) if version.table == TABLE)
+    holder.store.drop(TABLE, [(version.token - 1, version.token)])
+    report, node = served.audited(), served.world.state.nodes[name_of(2)].name
+    assert failed(report) == {"base"}
+    start = f"table {TABLE}, key {version.partition_key.hex()}, {node}: row ["
+    assert all(example.startswith(start) for example in found(report))
+    assert "which only the log has" in found(report)[0]
+    for name in (name_of(1), name_of(3)):
+        for held in served.holders[name].store.versions([(version.token - 1, version.token)]):
+            holder.store.add(held)
+    assert served.audited().ok
+    changed = write(version.partition_key.decode(), 8_000)
+    made_up = RowVersion(
+        TABLE, version.token, version.partition_key, changed.clustering_key, 1, encode_mutation(changed)
+    )
+    holder.store.add(made_up)
+    assert found(served.audited()) == [f"{start}{changed.clustering_key[0].hex()}], which the log has not"]  # type: ignore[union-attr]
+    holder.store.drop(TABLE, [(version.token - 1, version.token)])
+    for held in served.holders[name_of(1)].store.versions([(version.token - 1, version.token)]):
+        holder.store.add(held)
+
+
+def test_a_row_of_the_log_that_says_something_else_is_named(served: Served) -> None:
+    world = served.world.afresh()
+    _cell(world)
+    world.publish()
+    assert any("column note: " in example and "by the log " in example for example in found(served.audited()))
+    served.world.afresh().publish()
+
+
+def test_a_node_that_is_behind_or_silent_is_named(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "SILENCE_S", 0.0)
+    holder = served.holders[name_of(3)]
+    before = dict(holder.positions)
+    holder.positions[0] -= 1
+    assert "stays at" in found(served.audited())[0]
+    holder.positions.update(before)
+    served.servers[2].stop()
+    assert any("does not answer" in example for example in found(served.audited()))
