@@ -17,8 +17,12 @@ from ringlog.sim.world import MS, SECOND
 PROFILE: Final = "rows"
 """The profile of which every run has them; others have none."""
 LASTS: Micros = 6 * SECOND
+LASTS_AHEAD: Micros = 8 * SECOND
 POSITION: Final = "position"
 """The word for a read at a position, beside the names of levels."""
+AGAIN: Final = "again"
+"""The word for reads at QUORUM while one node after the other judges what was written."""
+AHEAD: Final = 0.25
 Drawn = tuple[Micros, str, tuple[Any, ...]]
 
 
@@ -42,4 +46,19 @@ def keeping(chance: Chance, nodes: Sequence[str]) -> list[Drawn]:
     add(chance.between(0, 3), 200, 4_500, "torn", node)
     add(chance.between(2, 4), 800, 5_000, "retention")
     add(chance.between(12, 24), 200, 6_000, "read_rows", lambda: chance.below(2), lambda: chance.below(40), way)
+    return drawn
+
+
+def one_is_ahead(seed: int) -> bool:
+    """True for runs with three replicas, of which one gets what is written seconds before the others."""
+    return Chance(seed, "rows/ahead").happens(AHEAD)
+
+
+def ahead(chance: Chance, nodes: Sequence[str]) -> list[Drawn]:
+    """What such a run has beside: when all nodes are there again, there are writes, and reads while they spread."""
+    fast = chance.pick(nodes)
+    drawn: list[Drawn] = [(0, "slow_reader", (name, chance.between(2_000, 3_500))) for name in nodes if name != fast]
+    drawn += [(chance.between(6_600, 7_800) * MS, "burst", (chance.between(2, 4),)) for _ in range(3)]
+    for _ in range(6):
+        drawn.append((chance.between(6_500, 7_600) * MS, "read_rows", (chance.below(2), chance.below(40), AGAIN)))
     return drawn

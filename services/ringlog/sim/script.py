@@ -22,8 +22,8 @@ from ringlog.sim.hearsay import PROFILE as HEARSAY
 from ringlog.sim.hearsay import hearsay
 from ringlog.sim.imaging import LASTS, imaging
 from ringlog.sim.keeping import LASTS as KEEPING_LASTS
+from ringlog.sim.keeping import LASTS_AHEAD, ahead, keeping, one_is_ahead
 from ringlog.sim.keeping import PROFILE as KEEPING
-from ringlog.sim.keeping import keeping
 from ringlog.sim.losing import LASTS as LOSES
 from ringlog.sim.losing import losing
 from ringlog.sim.moving_tablets import LASTS as MOVES
@@ -129,7 +129,7 @@ def draw_script(seed: int, profile: Profile) -> Script:
     chosen = choose(special) or rarity(Chance(seed, f"rarity/{profile.name}"))
     if profile.name in (MOVING, TRUNCATION, RESPELLING, ZONES, KEEPING, HEARSAY):
         chosen = None
-    founded, joining, factor = _cluster(chance, profile, chosen, special)
+    founded, joining, factor = _cluster(seed, chance, profile, chosen, special)
     balanced = balancing(Chance(seed, "balancing"), founded) if profile.name == MOVING else []
     joining = max(joining, len(balanced[:1]))
     history = chance.pick([10_000, 10_000, 100])
@@ -206,8 +206,11 @@ def _besides(seed: int, profile: Profile, founded: int, readers: list[str]) -> t
         moves += placing(Chance(seed, "placing"), APPLICATIONS)
         return [Action(FIRST_OF_ZONES + n, *one) for n, one in enumerate(moves)], REBALANCES
     if profile.name == KEEPING:
-        kept = keeping(Chance(seed, "rows"), [name for name in readers if name.startswith("n")])
-        return [Action(FIRST_OF_KEEPING + n, *one) for n, one in enumerate(kept)], KEEPING_LASTS
+        nodes = [name for name in readers if name.startswith("n")]
+        kept, lasts = keeping(Chance(seed, "rows"), nodes), KEEPING_LASTS
+        if one_is_ahead(seed):
+            kept, lasts = kept + ahead(Chance(seed, "rows/ahead/drawn"), nodes), LASTS_AHEAD
+        return [Action(FIRST_OF_KEEPING + n, *one) for n, one in enumerate(kept)], lasts
     if profile.name == HEARSAY:
         said = hearsay(Chance(seed, "hearsay"), [name for name in readers if name.startswith("n")])
         return [Action(FIRST_OF_HEARSAY + n, *one) for n, one in enumerate(said)], HEARSAY_LASTS
@@ -247,7 +250,9 @@ def _replacements(chance: Chance, actions: list[Action], replaced: dict[str, str
     return made
 
 
-def _cluster(chance: Chance, profile: Profile, chosen: Scenario | None, special: Chance) -> tuple[int, int, int]:
+def _cluster(
+    seed: int, chance: Chance, profile: Profile, chosen: Scenario | None, special: Chance
+) -> tuple[int, int, int]:
     """(nodes that are there, nodes that will join, replication factor), as a scenario wants them."""
     founded = chance.between(*profile.nodes)
     joining, factor = chance.between(*profile.joining), chance.between(1, 3)
@@ -257,6 +262,8 @@ def _cluster(chance: Chance, profile: Profile, chosen: Scenario | None, special:
         joining = max(joining, int(chosen.joins))
     elif special.happens(STAY_OUT):
         joining = profile.joining[0]
+    if profile.name == KEEPING and one_is_ahead(seed):
+        founded = factor = 3
     return founded, joining if founded else max(joining, 1), factor
 
 

@@ -126,6 +126,7 @@ class SimNode:
         self.lie = ""
         self.lives = 0
         self._lag: Micros = 0
+        self._tails: list[SimTail] = []
         self.replaces: SimNode | None = None
         self.is_lost = False
         self._chance = Chance(sim.world.seed, f"node/{host.name}")
@@ -138,7 +139,7 @@ class SimNode:
         self._replica = SimReplica(self.sim, self.host, f"{self.name}/{self.lives}", alone=self.lives == 2)
         self._client = SimClient(self.sim, self.host, f"{self.name}/{self.lives}", self._replica)
         self._inbox: list[Tailed] = []
-        self._tails: list[SimTail] = []
+        self._tails = []
         self._ack_signal = Signal()
         self.tries = Tries()
         for check in self.sim.on_began:

@@ -17,7 +17,7 @@ from ringlog.kernel.values import Micros
 from ringlog.node.row_reads import CATCH_UP_S, answered
 from ringlog.protocol.effects import Steps
 from ringlog.sim.broker import MUTATIONS
-from ringlog.sim.keeping import POSITION
+from ringlog.sim.keeping import AGAIN, POSITION
 from ringlog.sim.replica import Step
 from ringlog.sim.world import MS, SimHost, Unanswered
 from ringlog.wire.data import BEHIND, ReadRowsReply, ReadRowsRequest
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 WRITTEN = "acknowledged writes"
 LOOKS, LOOK_US = 40, 20 * MS
+OFTEN, GAP_US = 8, 8 * MS
 HELD_US = int(CATCH_UP_S * 1_000) * MS
 
 
@@ -89,7 +90,12 @@ def operate(application: RowReader, number: int, way: str) -> None:
     written: list[AcknowledgedWrite] = sim.shared[WRITTEN]
     if application.host.up and written:
         chosen = written[-1 - number % min(len(written), 4)]
-        work = _at_position(application, written[-1]) if way == POSITION else _again(application, chosen, Level(way))
+        if way == POSITION:
+            work = _at_position(application, written[-1])
+        elif way == AGAIN:
+            work = _again(application, chosen, Level.QUORUM, OFTEN, GAP_US)
+        else:
+            work = _again(application, chosen, Level(way), 3, 1)
         sim.world.spawn(application.host, f"{application.host.name}.rows", work)
 
 
@@ -97,8 +103,8 @@ def _at_position(application: RowReader, chosen: AcknowledgedWrite) -> Step:
     yield from _read(application, chosen, {chosen.partition: chosen.end}, Level.ONE)
 
 
-def _again(application: RowReader, chosen: AcknowledgedWrite, level: Level) -> Step:
-    """Each read has what those before it had; they begin when another write has just come."""
+def _again(application: RowReader, chosen: AcknowledgedWrite, level: Level, times: int, gap: Micros) -> Step:
+    """Each read has what those before it had; they begin when another write has just come. ``times``: how many."""
     written: list[AcknowledgedWrite] = application.sim.shared[WRITTEN]
     known = len(written)
     for _ in range(LOOKS):
@@ -106,9 +112,9 @@ def _again(application: RowReader, chosen: AcknowledgedWrite, level: Level) -> S
             chosen = written[-1]
             break
         yield LOOK_US
-    for _ in range(3):
+    for _ in range(times):
         yield from _read(application, chosen, {}, level)
-        yield 1
+        yield gap
 
 
 def _read(application: RowReader, chosen: AcknowledgedWrite, at: dict[int, int], level: Level) -> Step:

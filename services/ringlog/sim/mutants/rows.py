@@ -74,6 +74,15 @@ MUTANTS: tuple[Mutant, ...] = (
         PROFILE,
     ),
     Mutant(
+        "row_read_waits_for_nobody",
+        READS,
+        "    if repair is not None:\n        wait =",
+        "    if repair is not None and not holders:\n        wait =",
+        "a read at a quorum gives away what one replica has, and others may not have yet",
+        60,
+        PROFILE,
+    ),
+    Mutant(
         "row_read_before_caught_up",
         "ringlog.node.row_reads",
         "if not holder.caught_up:",
