@@ -9,6 +9,7 @@ may come late, again, or never. Promises:
 
 - what the log records as reached is what the group has at that moment;
 - nothing is planned where nothing is pending;
+- a group begins what is pending, also where it is what was cancelled before;
 - a cancel undoes what was meant, and nothing that came later; what was undone is not begun again by the same cause;
 - where nothing is pending the partition is where the last trigger that was accepted wanted it, unless a cancel came.
 """
@@ -43,6 +44,7 @@ RULES = {
     "answered": "the end of a cancel names what was cancelled",
     "wins": "a group that was sent a cancel begins nothing that is not newer",
     "third": "a group that has applied the step says so, and it counts",
+    "anew": "what is begun again after a cancel has a revision of its own",
     "mark": "a trigger that takes a plan away is acted on, too",
 }
 """The rules that can be left out."""
@@ -185,7 +187,10 @@ class Explorer:
         if one.cancel is None or (self.has("answered") and one.cancel.revision != revision):
             return world
         result = result if self.has("third") else ROLLED_BACK
-        return _recorded(replace(world, partition=cancel_finished(one, result, None, epoch), epoch=epoch))
+        after = cancel_finished(one, result, None, epoch)
+        if not self.has("anew") and after.pending == one.pending:
+            after = replace(after, revisions=replace(after.revisions, pending=one.revisions.pending))
+        return _recorded(replace(world, partition=after, epoch=epoch))
 
     # ------------------------------------------------------------------------------------------ the group
 
@@ -220,6 +225,8 @@ def promised(world: World) -> None:
     one = world.partition
     if one.planned is not None and not one.pending:
         raise Broken("a plan with nothing before it")
+    if one.pending and one.cancel is None and world.seen == (one.revisions.pending, 1):
+        raise Broken("the group takes what is pending for what was cancelled")
     if not one.pending and world.owed is not None and not is_same(one.stable, world.owed):
         raise Broken("a trigger that was accepted is lost")
 

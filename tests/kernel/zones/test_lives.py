@@ -69,6 +69,7 @@ class Lives(RuleBasedStateMachine):
             assert before.cancel is not None
             kept = before.cancel.new if command.result == "already_new" else before.cancel.old
             assert is_same(after.stable, kept), "a cancel never undoes a finished step"
+            assert after.revisions.pending == self.state.epoch, "what follows is another step, even if it is the same"
 
     @rule(letters=st.sets(st.sampled_from(LETTERS)).map(lambda found: "".join(sorted(found))), back=st.integers(0, 9))
     def data_nodes(self, letters: str, back: int) -> None:

@@ -230,6 +230,20 @@ def test_a_target_that_is_wanted_again_while_it_is_cancelled_is_begun_anew() -> 
     assert [shown(one) for one in partition(state).pending] == ["BC"]
 
 
+def test_what_is_begun_again_after_its_cancel_is_another_step() -> None:
+    """Nodes have said that they returned from the one that was cancelled; of this one they have not."""
+    state = moved(with_zone("AB", replicas=2), "BC")
+    first = partition(state).revisions.pending
+    state = done(state, cancel(state), SetDataNodes("z", ids("AC"), state.epoch))
+    state = done(state, trigger(state), SetDataNodes("z", ids("BC"), state.epoch))
+    state = done(state, trigger(state))
+    state = done(state, answer(state, "rolled_back"))
+    one = partition(state)
+    assert ([shown(step) for step in one.pending], one.revisions.pending) == (["BC"], state.epoch)
+    state = done(state, cancel(state))
+    assert tried(state, replace(answer(state, "rolled_back"), pending_revision=first))[1] == "no_cancel"
+
+
 def test_a_switch_that_comes_before_the_cancel_is_answered_counts() -> None:
     state = moved(with_zone("AB", replicas=2), "BC")
     state = done(state, cancel(state))

@@ -179,12 +179,15 @@ def cancelled(before: ZonePartition) -> ZonePartition:
 
 
 def cancel_finished(before: ZonePartition, result: str, calculated: ZoneStep | None, epoch: Epoch) -> ZonePartition:
-    """The partition after the group has answered its cancel."""
+    """The partition after the group has answered its cancel. What follows is a step of its own, with a revision of its
+    own, even if it is the one that was cancelled: no word on that one is about this one.
+    """
     assert before.cancel is not None, "a cancel is open"
     if result == ALREADY_NEW:
         return switched(before, calculated, epoch)
     old = before.cancel.old
-    return written(before, epoch, stable=old, reached=old, **_GIVEN_UP, **_next(before, old))
+    after = written(before, epoch, stable=old, reached=old, **_GIVEN_UP, **_next(before, old))
+    return replace(after, revisions=replace(after.revisions, pending=epoch))
 
 
 # ------------------------------------------------------------------------------------------------------- restart
