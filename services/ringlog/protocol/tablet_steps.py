@@ -26,7 +26,7 @@ from ringlog.kernel.commands.tablets import (
 )
 from ringlog.kernel.operations.sources import NOBODY
 from ringlog.kernel.state import ClusterState, in_order
-from ringlog.kernel.tablets.gates import awaited, is_open, reporters
+from ringlog.kernel.tablets.gates import awaited, is_open, must_report, reporters
 from ringlog.kernel.tablets.groups import is_dead, streams_of
 from ringlog.kernel.tablets.map import Tablet, TabletMap
 from ringlog.kernel.tablets.stages import (
@@ -147,9 +147,8 @@ def _next(
     if not is_open(awaited(tablets, tablet, state.nodes, acked)):
         return None
     own = session(tablets.table, tablet.index, transition)
-    wanted = reporters(tablet, state.nodes, is_anywhere(state, tablets.table)) if own else ()
-    done = reports.get(own, {})
-    if any(node not in done for node in wanted):
+    anywhere, done = is_anywhere(state, tablets.table), reports.get(own, {})
+    if own and any(node not in done for node in must_report(tablet, state.nodes, anywhere)):
         return None
-    told = tuple(done[node] for node in wanted)
+    told = tuple(done[node] for node in reporters(tablet, state.nodes, anywhere) if node in done) if own else ()
     return TabletAdvance(tablets.table, tablet.index, next_stage(transition), (), told)

@@ -18,7 +18,7 @@ from ringlog.kernel.operations.progress import unreported, waits_behind
 from ringlog.kernel.operations.stages import COMMIT_CDC_GENERATION, PUBLISH_CDC_GENERATION, REQUESTED
 from ringlog.kernel.service import holds_place
 from ringlog.kernel.state import ClusterState, Operation
-from ringlog.kernel.tablets.gates import awaited, reporters, waited_for
+from ringlog.kernel.tablets.gates import awaited, must_report, waited_for
 from ringlog.kernel.tablets.map import Tablet, TabletMap
 from ringlog.kernel.tablets.stages import session
 from ringlog.kernel.values import NodeId
@@ -83,6 +83,6 @@ def tablet_waits(state: ClusterState, tablets: TabletMap, tablet: Tablet, acks: 
         return Awaited(ACKNOWLEDGEMENTS, nodes)
     own = session(tablets.table, tablet.index, tablet.transition)
     done = {node for node, ack in acks.items() if own in [one.operation for one in sound_reports(state, node, ack)]}
-    wanted = reporters(tablet, state.nodes, is_anywhere(state, tablets.table)) if own else ()
+    wanted = must_report(tablet, state.nodes, is_anywhere(state, tablets.table)) if own else ()
     nodes = tuple(node for node in wanted if node not in done)
     return Awaited(STREAMS, nodes) if nodes else Awaited(COORDINATOR)

@@ -35,7 +35,7 @@ from ringlog.kernel.operations.reports import broken_report
 from ringlog.kernel.outcome import Accepted, Decision, EntryContext, Rejected
 from ringlog.kernel.state import ClusterState, advance
 from ringlog.kernel.tablets.admission import Streams, refused_migration
-from ringlog.kernel.tablets.gates import awaited, is_open, reporters
+from ringlog.kernel.tablets.gates import awaited, is_open, must_report, reporters
 from ringlog.kernel.tablets.groups import is_dead
 from ringlog.kernel.tablets.map import Tablet, TabletMap, TabletReplica
 from ringlog.kernel.tablets.stages import (
@@ -299,7 +299,8 @@ def _unreported(
     told = {report.node for report in reports}
     if len(told) < len(reports):
         return Rejected("bad_field", "reports: a node reports once")
-    if silent := [state.nodes[node].name for node in wanted if node not in told]:
+    must = must_report(tablet, state.nodes, is_anywhere(state, tablets.table)) if open_now else ()
+    if silent := [state.nodes[node].name for node in must if node not in told]:
         return Rejected("gate_not_met", f"reports: {', '.join(silent)} must report the work of session {open_now}")
     return None
 

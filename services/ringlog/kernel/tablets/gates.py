@@ -99,6 +99,16 @@ def reporters(tablet: Tablet, nodes: Mapping[NodeId, Node], anywhere: bool) -> t
             return ()
 
 
+def must_report(tablet: Tablet, nodes: Mapping[NodeId, Node], anywhere: bool) -> tuple[NodeId, ...]:
+    """Those of the reporters without whom the stage does not end: who stays in a group that gets smaller, and has left
+    for good, never says that it knows more (decision 75).
+    """
+    old = nodes_of(tablet.replicas)
+    return tuple(
+        [node for node in reporters(tablet, nodes, anywhere) if node not in old or nodes[node].state != "left"]
+    )
+
+
 def _living(these: Iterable[NodeId], nodes: Mapping[NodeId, Node]) -> tuple[NodeId, ...]:
     return tuple([node for node in these if not is_dead(nodes[node])])
 
