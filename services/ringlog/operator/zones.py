@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from ringlog.kernel.history import state_id_at
 from ringlog.kernel.state import ClusterState, in_order
 from ringlog.kernel.values import Epoch
 from ringlog.kernel.zones.change import partitions_of
-from ringlog.kernel.zones.data import elsewhere, goal_of
 from ringlog.kernel.zones.distribution import is_alive, targets
-from ringlog.kernel.zones.model import HIGH_AVAILABILITY, NEVER, Zone, ZonePartition, ZoneStep
+from ringlog.kernel.zones.model import NEVER, Zone, ZonePartition, ZoneStep
 from ringlog.kernel.zones.queue import is_same, steps_between
 from ringlog.kernel.zones.rebalance import triggered
 from ringlog.kernel.zones.resets import has_quorum, members
 from ringlog.operator.views import name_of
-from ringlog.protocol.zone_groups import HAS, Words, awaited, coming, not_returned, session
-from ringlog.protocol.zone_tablets import unfillable
+from ringlog.operator.zone_sentences import names, told
+from ringlog.protocol.zone_groups import HAS, Words, coming, session
+from ringlog.protocol.zone_waits import waits_of
 from ringlog.wire.ids import time_of
 
 Json = dict[str, Any]
-
-
-def names(state: ClusterState, nodes: Iterable[str]) -> list[str]:
-    """Names of nodes, sorted."""
-    return sorted(name_of(state, node) for node in nodes)
 
 
 def _step(state: ClusterState, step: ZoneStep | None) -> list[str] | None:
@@ -81,7 +75,8 @@ def full_view(state: ClusterState, zone: Zone, words: Words) -> Json:
 
     A partition is ``available`` (all voters are alive), ``degraded`` (a quorum is), ``read_only`` (some are) or
     ``unavailable``; a replica ``healthy``, ``initializing`` (it does not follow the pending step yet) or
-    ``unavailable`` (declared down, or gone).
+    ``unavailable`` (declared down, or gone). It is ``stuck`` if only nodes that come back, or an operator, end what it
+    waits for (``protocol.zone_waits``).
     """
     rows = []
     for partition, shown in zip(partitions_of(state, zone), zone_view(state, zone)["partitions"], strict=True):
@@ -89,9 +84,10 @@ def full_view(state: ClusterState, zone: Zone, words: Words) -> Json:
         more: Json = {"learners": names(state, learners), "status": partition.status or None}
         more |= {"change": partition.change, "state": _health(state, zone, partition)}
         more |= {"replicas": _replicas(state, partition, words)}
-        waits, since = _waits(state, zone, partition, words), _since(zone, partition)
+        found, since = waits_of(state, partition, words), _since(zone, partition)
+        more |= {"waits": told(state, partition, found), "stuck": any(one.is_stuck for one in found)}
         made = state_id_at(state, since) if since else ""
-        rows.append(shown | more | {"waits": waits, "since": since, "at": time_of(made) if made else None})
+        rows.append(shown | more | {"since": since, "at": time_of(made) if made else None})
     return settings_view(state, zone) | {"partitions": rows, "count": zone.partitions}
 
 
@@ -121,57 +117,6 @@ def _since(zone: Zone, partition: ZonePartition) -> Epoch | None:
     if partition.pending:
         return partition.revisions.pending
     return zone.changed if partition.change < zone.changed else None
-
-
-def _waits(state: ClusterState, zone: Zone, partition: ZonePartition, words: Words) -> str | None:
-    """What a partition waits for, in words, and how the wait ends; None: for nothing."""
-    if partition.reached is not None and not has_quorum(state, zone, partition) and not _is_reset(partition):
-        way = "mode high_availability resets it" if zone.mode == HIGH_AVAILABILITY else "ringlog zone reset"
-        return f"for a quorum of its voters: {', '.join(_dead(state, partition.reached))} are down; {way}"
-    if partition.cancel is not None:
-        old = ", ".join(names(state, partition.cancel.old.nodes))
-        why = _silent(state, not_returned(partition, words), _data(state, partition))
-        return f"for its group to return to {old}{why}"
-    if partition.pending:
-        step = partition.pending[0]
-        why = _silent(state, awaited(partition, words), _data(state, partition))
-        return f"for its group to have {', '.join(names(state, step.nodes))}{why}"
-    if data := _data(state, partition):
-        return f"for its data{data}"
-    if partition.change < zone.changed:
-        return f"for what changed at epoch {zone.changed} to be acted on: TriggerRebalance"
-    return None
-
-
-def _data(state: ClusterState, partition: ZonePartition) -> str:
-    """The tablets that are not where the partition has them, and who cannot get any; empty if there are none."""
-    moving = [f"{tablets.table}/{tablet.index}" for tablets, tablet in elsewhere(state, partition, goal_of(partition))]
-    if not moving:
-        return ""
-    rest = f" and {len(moving) - 1} others" if len(moving) > 1 else ""
-    held = unfillable(state, partition)
-    why = f", and {', '.join(held)} cannot get it now: bring them back, or ringlog zone cancel" if held else ""
-    return f"; tablet {moving[0]}{rest} on the way (ringlog tablet explain){why}"
-
-
-def _silent(state: ClusterState, nodes: Iterable[str], data: str) -> str:
-    """Who has not answered, and who of them cannot; which data are on the way. The rebalancer does what follows when
-    nothing is left.
-    """
-    silent = list(nodes)
-    dead = names(state, (node for node in silent if not is_alive(state, node)))
-    why = f", of which {', '.join(dead)} are down; ringlog zone cancel" if dead else ""
-    if silent:
-        return f"; not yet: {', '.join(names(state, silent))}{why}{data}"
-    return data or "; all have answered: the rebalancer"
-
-
-def _is_reset(partition: ZonePartition) -> bool:
-    return bool(partition.pending) and partition.pending[0].forced
-
-
-def _dead(state: ClusterState, step: ZoneStep) -> list[str]:
-    return names(state, (node for node in step.nodes if not is_alive(state, node)))
 
 
 def plan_view(state: ClusterState, zone: Zone) -> Json:

@@ -12,15 +12,18 @@ Source: Ignite 3's design of the rebalance, the placement driver.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Micros
 from ringlog.protocol.ack_book import AckBook
 from ringlog.protocol.coordinator import NewAcks, Note, ReadAcks, Wait, ask
 from ringlog.protocol.data_nodes import Timers, due, followed
 from ringlog.protocol.effects import At, Newest, Steps, WallClock
-from ringlog.protocol.rebalancer_core import RebalancerView, propose, refusals
+from ringlog.protocol.rebalancer_core import RebalancerView, propose, refusals, rest_of
 from ringlog.protocol.role import Accept, Look
 from ringlog.protocol.zone_groups import words_of
+from ringlog.protocol.zone_rest import NOTHING_RESTS
 
 _PARTS = ("settings", "nodes", "zones", "zone_partitions", "keyspaces")
 """What a proposal depends on, beside words and timers."""
@@ -30,7 +33,7 @@ _DATA_PARTS = (*_PARTS, "tables", "operations", "tablets")
 
 def rebalance() -> Steps[None]:
     """Serve one term of the rebalancer; ends by what the driver raises."""
-    acks, timers = AckBook(), Timers()
+    acks, timers, rest = AckBook(), Timers(), NOTHING_RESTS
     for heard in (yield ReadAcks()):
         acks.take(*heard)
     yield Accept()
@@ -43,11 +46,12 @@ def rebalance() -> Steps[None]:
         state: ClusterState = yield Newest()
         now: Micros = yield WallClock()
         timers = followed(timers, state)
-        known = RebalancerView(state, words_of(state, acks.newest(state)), due(timers, state, now))
+        known = RebalancerView(state, words_of(state, acks.newest(state)), due(timers, state, now), rest)
         wait = Wait.NEWS
         if (inputs := _inputs(known)) == seen:
             continue
-        seen = inputs
+        seen, rest = inputs, rest_of(known)
+        known = replace(known, rest=rest)
         refused = []
         for proposal in propose(known):
             yield At("rebalancing")

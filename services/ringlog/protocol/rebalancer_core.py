@@ -11,11 +11,12 @@ ResetPartitions    the zone is highly available, a partition has no quorum of vo
                    are alive has said what it has; not while it begins anew from a node that is alive
 FinishCancel       a cancel is open, and the step is applied (``already_new``), or undone (``rolled_back``)
 SwitchStable       the step is applied
-CancelRebalance    a node that the step brings in says that its replica can never follow it; or that node is not alive,
-                   or of the voters after the step too few are, or a node cannot get tablets that it must have, and
-                   another target is planned: so that this one's turn comes
-TriggerRebalance   something has changed where partitions belong, and some of them have not acted on it. In a highly
-                   available zone that is also a node that is up again, or down
+CancelRebalance    a node that the step brings in says that its replica can never follow it, or has left; or that node
+                   is not alive, or of the voters after the step too few are, or a node cannot get tablets that it must
+                   have, and another target is planned: so that this one's turn comes
+TriggerRebalance   something has changed where partitions belong, and some of them have not acted on it. That is also a
+                   node that has left a partition which is at rest; in a highly available zone one that is up again, or
+                   down
 MigrateTablets     tablets of zones are not where their partitions have them (``protocol.zone_tablets``)
 =================  ====================================================================================================
 
@@ -44,7 +45,7 @@ from ringlog.kernel.commands.rebalances import (
     ZoneCopy,
 )
 from ringlog.kernel.commands.zones import SetDataNodes
-from ringlog.kernel.state import ClusterState, in_order
+from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Command, NodeId
 from ringlog.kernel.zones.change import partitions_of
 from ringlog.kernel.zones.data import awaits_step
@@ -55,7 +56,9 @@ from ringlog.kernel.zones.rebalance import ALREADY_NEW, ROLLED_BACK
 from ringlog.kernel.zones.resets import AUTOMATIC, has_quorum, members
 from ringlog.protocol.coordinator_core import Proposal, Refusal, is_accepted, proposal_of
 from ringlog.protocol.zone_groups import COPY, Words, awaited, coming, failed, not_returned, session
-from ringlog.protocol.zone_tablets import SUBJECT, migrations, unfillable
+from ringlog.protocol.zone_rest import NOTHING_RESTS, RestingZones, rested
+from ringlog.protocol.zone_tablets import SUBJECT, migrations
+from ringlog.protocol.zone_waits import gone, hopeless, unfillable, waits_of
 
 ROLE: Final = "rebalancer"
 ROUND_MAX: Final = 256
@@ -69,6 +72,13 @@ class RebalancerView:
     state: ClusterState
     words: Words
     due: tuple[SetDataNodes, ...] = ()
+    rest: RestingZones = NOTHING_RESTS
+
+
+def rest_of(known: RebalancerView) -> RestingZones:
+    """The zones that need not be looked at until they change; ``known.rest``: those of the look before."""
+    state = known.state
+    return rested(known.rest, state, lambda zone: bool(_lost(known, zone) or _triggered(state, zone)))
 
 
 def propose(known: RebalancerView) -> tuple[Proposal, ...]:
@@ -87,7 +97,7 @@ def _steps(known: RebalancerView) -> Iterator[tuple[str, Command]]:
     state = known.state
     yield from ((command.zone, command) for command in known.due)
     changing = {command.zone for command in known.due}
-    for name, zone in in_order(state.zones):
+    for name, zone in _awake(known):
         lost = _lost(known, zone)
         if lost is not None:
             yield name, lost
@@ -98,8 +108,13 @@ def _steps(known: RebalancerView) -> Iterator[tuple[str, Command]]:
         triggered = _triggered(state, zone)
         if triggered is not None and name not in changing:
             yield name, triggered
-    if (moves := migrations(state)) is not None:
+    if (moves := migrations(state, known.rest.zones)) is not None:
         yield SUBJECT, moves
+
+
+def _awake(known: RebalancerView) -> Iterator[tuple[str, Zone]]:
+    """The zones that do not rest, by name."""
+    return ((name, known.state.zones[name]) for name in sorted(known.state.zones) if name not in known.rest.zones)
 
 
 def _on_its_way(known: RebalancerView, partition: ZonePartition) -> Iterator[Command]:
@@ -117,6 +132,9 @@ def _on_its_way(known: RebalancerView, partition: ZonePartition) -> Iterator[Com
     elif broken := failed(partition, known.words):
         why = f"the replica on {', '.join(_names(known.state, broken))} can never follow it"
         yield CancelRebalance(name, number, revision, why[:REASON_LENGTH_MAX])
+    elif gone_for_good := [node for node in coming(partition) if known.state.nodes[node].state == "left"]:
+        why = f"{', '.join(_names(known.state, gone_for_good))} cannot follow: left for good"
+        yield CancelRebalance(name, number, revision, why[:REASON_LENGTH_MAX])
     elif partition.planned is not None and (dead := _helpless(known.state, partition)):
         why = f"{', '.join(dead)} cannot follow, and another target is planned"
         yield CancelRebalance(name, number, revision, why[:REASON_LENGTH_MAX])
@@ -124,10 +142,7 @@ def _on_its_way(known: RebalancerView, partition: ZonePartition) -> Iterator[Com
 
 def _helpless(state: ClusterState, partition: ZonePartition) -> list[str]:
     """The names of those whom the pending step waits for in vain."""
-    voters = partition.pending[0].peers
-    gone = _dead(state, voters)
-    lost = gone if 2 * len(gone) >= len(voters) else []
-    return sorted({*_dead(state, coming(partition)), *lost, *unfillable(state, partition)})
+    return _names(state, {*hopeless(state, partition), *unfillable(state, partition)})
 
 
 def _dead(state: ClusterState, nodes: Iterable[NodeId]) -> list[str]:
@@ -172,7 +187,9 @@ def _triggered(state: ClusterState, zone: Zone) -> TriggerRebalance | None:
         return TriggerRebalance(zone.name, zone.changed, () if len(numbers) == zone.partitions else tuple(numbers))
     cause = state.changed.get("nodes", 0)
     older = [one for one in partitions if one.change < cause and has_quorum(state, zone, one)]
-    if zone.mode != HIGH_AVAILABILITY or not older:
+    if zone.mode != HIGH_AVAILABILITY:
+        older = [one for one in older if not one.pending and gone(state, one)]
+    if not older:
         return None
     wanted = targets(state, zone, [one.stable for one in older], [one.number for one in older])
     numbers = []
@@ -184,17 +201,16 @@ def _triggered(state: ClusterState, zone: Zone) -> TriggerRebalance | None:
 
 
 def refusals(known: RebalancerView) -> Iterator[Refusal]:
-    """What waits for nodes that are not alive: operators should hear of it."""
-    for _, zone in in_order(known.state.zones):
-        for partition in partitions_of(known.state, zone) if zone.moving else ():
-            if not partition.pending:
+    """The partitions that are stuck: operators should hear of it."""
+    state = known.state
+    for _, zone in _awake(known):
+        for partition in partitions_of(state, zone):
+            if not partition.pending and all(is_alive(state, node) for node in members(partition)):
                 continue
-            waits = not_returned if partition.cancel is not None else awaited
-            dead = _dead(known.state, frozenset(waits(partition, known.words)))
-            dead = sorted({*dead, *unfillable(known.state, partition)})
-            if dead:
-                kind = FinishCancel if partition.cancel is not None else SwitchStable
-                subject = partition_key(partition.zone, partition.number)
-                yield Refusal(
-                    subject, kind.__name__, "gate_not_met", f"cannot answer, or get tablets: {', '.join(dead)}"
-                )
+            stuck = [one for one in waits_of(state, partition, known.words) if one.is_stuck]
+            if stuck:
+                kind: type[Command] = FinishCancel if partition.cancel is not None else SwitchStable
+                kind = kind if partition.pending else TriggerRebalance
+                who = ", ".join(_names(state, {node for one in stuck for node in one.nodes}))
+                detail = f"waits for {', '.join(one.code for one in stuck)} ({who}): ringlog zone show {zone.name}"
+                yield Refusal(partition_key(zone.name, partition.number), kind.__name__, "gate_not_met", detail)

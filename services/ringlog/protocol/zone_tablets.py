@@ -9,17 +9,16 @@ tablets. A tablet that was turned back is asked for again, as the balancer does.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Final
 
 from ringlog.kernel.commands.tablets import MigrateTablets, Shard, TabletMigration, admissible
 from ringlog.kernel.state import ClusterState, in_order
-from ringlog.kernel.tablets.map import Tablet, TabletMap
+from ringlog.kernel.tablets.map import Tablet, TabletMap, TabletReplica
 from ringlog.kernel.tablets.stages import MIGRATION, REBUILD
 from ringlog.kernel.values import NodeId
 from ringlog.kernel.zones.data import (
     ZoneGoal,
-    elsewhere,
     goal_of,
     holders,
     in_zone,
@@ -28,21 +27,26 @@ from ringlog.kernel.zones.data import (
     zone_of,
 )
 from ringlog.kernel.zones.distribution import is_alive
-from ringlog.kernel.zones.model import ZonePartition, partition_key
+from ringlog.kernel.zones.model import partition_key
 
 SUBJECT: Final = "tablets"
 """What a request that moves many tablets is about."""
 
 
-def migrations(state: ClusterState) -> MigrateTablets | None:
-    """What may begin now for the data of zones; None if nothing."""
-    begun, _ = admissible(state, wanted(state))
+Ends = tuple[TabletReplica | None, NodeId | None]
+"""The replica that goes, and the node to which one comes."""
+
+
+def migrations(state: ClusterState, rest: Container[str] = ()) -> MigrateTablets | None:
+    """What may begin now for the data of zones, but of those that ``rest``; None if nothing."""
+    begun, _ = admissible(state, wanted(state, rest))
     return MigrateTablets(begun) if begun else None
 
 
-def wanted(state: ClusterState) -> Iterator[TabletMigration]:
+def wanted(state: ClusterState, rest: Container[str] = ()) -> Iterator[TabletMigration]:
     """The next move of each settled tablet that is not where its partition has it, whether or not it may begin."""
     maps = [tablets for name, tablets in in_order(state.tablets) if in_zone(state, name)]
+    maps = [tablets for tablets in maps if zone_of(state, tablets.table) not in rest]
     ready, shards = takers(state) if maps else frozenset[NodeId](), _Shards(state)
     for tablets in maps:
         zone = zone_of(state, tablets.table)
@@ -53,29 +57,34 @@ def wanted(state: ClusterState) -> Iterator[TabletMigration]:
                 yield move
 
 
-def unfillable(state: ClusterState, partition: ZonePartition) -> list[str]:
-    """The names of the nodes that the pending step must bring data to, and that cannot get any now."""
-    goal = goal_of(partition)
-    lacking = {node for _, tablet in elsewhere(state, partition, goal) for node in goal.must - holders(tablet)}
-    return sorted(state.nodes[node].name for node in lacking - takers(state)) if lacking else []
+def next_ends(state: ClusterState, tablet: Tablet, goal: ZoneGoal, ready: frozenset[NodeId]) -> Ends | None:
+    """Of the next move of a tablet, which is not where ``goal`` has it; None: nobody can come, and nobody may go."""
+    lacking = sorted((goal.must - holders(tablet)) & ready)
+    extra = [one for one in tablet.replicas if one.node not in goal.may]
+    source = min(extra, key=lambda one: is_alive(state, one.node), default=None)
+    target = lacking[0] if lacking else None
+    if target is None and (source is None or not may_shrink(state, goal, tablet)):
+        return None
+    return source, target
+
+
+def is_migration(state: ClusterState, ends: Ends) -> bool:
+    """True if rows come from the one that goes; else from those who know every row."""
+    return ends[0] is not None and ends[1] is not None and is_alive(state, ends[0].node)
 
 
 def _move(
     state: ClusterState, tablets: TabletMap, number: int, goal: ZoneGoal, ready: frozenset[NodeId], shards: _Shards
 ) -> TabletMigration | None:
-    have = tablets.replicas(number)
-    there = frozenset(one.node for one in have)
+    there = frozenset(one.node for one in tablets.replicas(number))
     if goal.must <= there <= goal.may:
         return None
-    tablet: Tablet = tablets.tablet(number)
-    lacking = sorted((goal.must - there) & ready)
-    extra = sorted((one for one in have if one.node not in goal.may), key=lambda one: is_alive(state, one.node))
-    source = Shard(extra[0].node, extra[0].shard) if extra else None
-    target = shards.take(lacking[0]) if lacking else None
-    if target is None and (source is None or not may_shrink(state, goal, tablet)):
+    ends = next_ends(state, tablets.tablet(number), goal, ready)
+    if ends is None:
         return None
-    moves = source is not None and target is not None and is_alive(state, source.node)
-    kind = MIGRATION if moves else REBUILD
+    source = None if ends[0] is None else Shard(ends[0].node, ends[0].shard)
+    target = None if ends[1] is None else shards.take(ends[1])
+    kind = MIGRATION if is_migration(state, ends) else REBUILD
     return TabletMigration(tablets.table, number, kind.name, source, target)
 
 

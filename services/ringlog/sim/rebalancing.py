@@ -44,8 +44,24 @@ PLACES: Final = 0.5
 """How many of the runs have a keyspace that a zone places."""
 
 
-def placing(chance: Chance, applications: tuple[str, ...]) -> list[Drawn]:
-    """Nothing in a part of the runs; else a keyspace in a zone, tables, and registers that are used."""
+BURST: Final = "Burst"
+STEPS: Final = (
+    "TriggerRebalance",
+    "MigrateTablets",
+    "AdvanceTablets",
+    "AdvanceTablets",
+    "SwitchStable",
+    "CancelRebalance",
+    "FinishCancel",
+    "RestartReplicas",
+)
+"""The entries that lead data on: at each of them a node may die."""
+
+
+def placing(chance: Chance, nodes: list[str], applications: tuple[str, ...]) -> list[Drawn]:
+    """Nothing in a part of the runs; else a keyspace in a zone, tables that are written to, and registers that are
+    used, while nodes die at any step.
+    """
     if not chance.happens(PLACES):
         return []
     drawn: list[Drawn] = [(chance.between(0, 20) * MS, "zone", ("StrongZone",))]
@@ -57,6 +73,10 @@ def placing(chance: Chance, applications: tuple[str, ...]) -> list[Drawn]:
             who = applications[register] if wish == "write" else chance.pick(applications)
             drawn.append((at, "register", (who, register, f"{wish}-{chance.pick(['QUORUM', 'QUORUM', 'ALL'])}")))
             at += chance.between(0, 400) * MS
+    drawn += [(chance.between(600, 7_000) * MS, "zone", (BURST,)) for _ in range(5)]
+    for _ in range(3):
+        name, long, nth = chance.pick(nodes), chance.between(300, 2_500), chance.between(1, 6)
+        drawn.append(when(chance.pick(STEPS), "crash", name, long, nth=nth))
     return drawn
 
 

@@ -9,11 +9,12 @@ from ringlog.kernel.operations.gates import REPORTED_STAGES, gaining_nodes, gate
 from ringlog.kernel.operations.stages import REQUESTED
 from ringlog.kernel.state import ClusterState, Operation, in_order
 from ringlog.kernel.tablets.stages import nodes_of
-from ringlog.kernel.tablets.track import is_draining, may_begin, transitions
-from ringlog.kernel.zones.data import elsewhere, goal_of, holders, takers
+from ringlog.kernel.tablets.track import is_draining, transitions
 from ringlog.kernel.zones.distribution import is_alive
-from ringlog.kernel.zones.model import HIGH_AVAILABILITY, ZonePartition
-from ringlog.kernel.zones.resets import has_quorum
+from ringlog.kernel.zones.model import ZonePartition
+from ringlog.protocol import zone_waits
+from ringlog.protocol.zone_groups import Words
+from ringlog.protocol.zone_waits import ZoneWait, waits_of
 
 if TYPE_CHECKING:
     from ringlog.sim.actors.node import SimNode
@@ -52,46 +53,34 @@ def unended_tablets(state: ClusterState, nodes: Mapping[str, SimNode]) -> list[s
     ]
 
 
-def unended_zones(state: ClusterState, nodes: Mapping[str, SimNode]) -> list[str]:
-    """The partitions that wait for nobody who is lost: their steps, cancels and automatic resets have to come."""
+def unended_zones(state: ClusterState, words: Words, nodes: Mapping[str, SimNode]) -> list[str]:
+    """What partitions wait for (``protocol.zone_waits``) that has to come: the words of nodes that run, moves that may
+    begin, steps that may be recorded, automatic resets. Tablets on their way, and operations, are looked at elsewhere.
+    """
     runs = {node for node, found in nodes.items() if found.lives and node in state.nodes}
     runs = {node for node in runs if state.nodes[node].state != "left"}
+    stands = any(True for _ in transitions(state))
     found = []
     for key, one in in_order(state.zone_partitions):
-        if one.pending and _may_go_on(one, runs) and _data_may_go_on(state, one, runs):
-            found.append(f"partition {key} is on its way to {one.pending[0].nodes}")
-        if state.zones[one.zone].mode == HIGH_AVAILABILITY and one.reached is not None:
-            alive = [node for node in one.reached.nodes if is_alive(state, node)]
-            forced = bool(one.pending) and one.pending[0].forced
-            lost = not has_quorum(state, state.zones[one.zone], one) and not forced
-            if lost and alive and runs.issuperset(alive):
-                found.append(f"partition {key} has lost its majority, and {alive} are alive")
+        waits = waits_of(state, one, words)
+        assert waits or not one.pending, "what is pending waits for something"
+        for wait in waits:
+            if _has_to_come(state, one, wait, runs, stands):
+                found.append(f"partition {key} waits for {wait}")
     return found
 
 
-def _data_may_go_on(state: ClusterState, one: ZonePartition, runs: set[str]) -> bool:
-    """True if nobody has, or is to have, a tablet of the partition who is lost, or cannot get one; if a majority of
-    those who have it are alive, so that its rows can be had; and if no operation holds tablets up.
-    """
-    goal, able = goal_of(one), takers(state)
-    for _, tablet in elsewhere(state, one, goal):
-        to = () if tablet.transition is None else tablet.transition.next
-        lacking, there = goal.must - holders(tablet), nodes_of(tablet.replicas)
-        if 2 * sum(is_alive(state, node) for node in there) <= len(there) or may_begin(state) is not None:
+def _has_to_come(state: ClusterState, one: ZonePartition, wait: ZoneWait, runs: set[str], stands: bool) -> bool:
+    """True if nobody who is lost is waited for. ``stands``: tablets are in transition, which others may wait behind."""
+    match wait.code:
+        case zone_waits.ANSWERS:
+            return bool(runs.intersection(wait.nodes))
+        case zone_waits.BEGIN:
+            return not stands
+        case zone_waits.VOTERS:
+            alive = [node for node in one.reached.nodes if is_alive(state, node)] if one.reached is not None else []
+            return not wait.is_stuck and runs.issuperset(alive)
+        case zone_waits.STEP:
+            return True
+        case _:
             return False
-        if not (runs.issuperset({*goal.must, *there, *nodes_of(to)}) and lacking <= able):
-            return False
-    return True
-
-
-def _may_go_on(one: ZonePartition, runs: set[str]) -> bool:
-    """True if enough members run for the step, or to turn back."""
-    step, old = one.pending[0], one.reached
-    if step.forced or old is None:
-        return runs.issuperset(step.nodes)
-    if 2 * len(runs.intersection(old.peers)) <= len(old.peers):
-        return False
-    comes = set(step.nodes) - set(old.nodes)
-    return one.cancel is not None or (
-        runs.issuperset(comes) and 2 * len(runs.intersection(step.peers)) > len(step.peers)
-    )

@@ -70,7 +70,8 @@ from ringlog.sim.prefix import (
     spread_commands,
     tokens_of,
 )
-from ringlog.sim.rebalancing import PLACE, placed
+from ringlog.sim.rebalancing import BURST, PLACE, placed
+from ringlog.sim.rebalancing import KEYSPACE as IN_ZONE
 from ringlog.sim.replica import SimAuthor, SimReplica, Step, draw_of
 from ringlog.sim.rest import helpless, unended_tablets, unended_zones, waits_for_lost, waits_for_tablets
 from ringlog.sim.script import (
@@ -328,6 +329,9 @@ class Run:
         chance = Chance(self.world.seed, f"zones/{number}/{self.world.now}")
         if kind == PLACE:
             self.operator.images(placed(self.sim.log.state, chance))
+        elif kind == BURST:
+            if self.producer.host.up:
+                self.producer.tablet_burst(number, 2, IN_ZONE)
         elif (command := {**DRAWN, **PLACING}[kind](self.sim.log.state, chance)) is not None:
             self.operator.images([command])
 
@@ -408,9 +412,10 @@ def _to_rebalance(run: Run) -> list[str]:
     for one in acks_heard(run.sim.broker.partition(ACKS).records):
         acks.take(*one)
     due = timers_due(followed(Timers(), state), state, EPOCH_START + run.world.now + REST_US)
-    wanted = propose(RebalancerView(state, words_of(state, acks.newest(state)), due))
+    words = words_of(state, acks.newest(state))
+    wanted = propose(RebalancerView(state, words, due))
     asked = [f"the rebalancer would still ask for {type(one.command).__name__}" for one in wanted]
-    return asked + unended_zones(state, run.by_id)
+    return asked + unended_zones(state, words, run.by_id)
 
 
 def what_is_not_done(run: Run) -> list[str]:

@@ -202,8 +202,9 @@ def _besides(seed: int, profile: Profile, founded: int, readers: list[str]) -> t
     if profile.name == TRUNCATION:
         return truncations, ends
     if profile.name == ZONES:
-        moves = rebalancing(Chance(seed, "zones"), [name for name in readers if name.startswith("n")], AGENT_HOSTS)
-        moves += placing(Chance(seed, "placing"), APPLICATIONS)
+        nodes = [name for name in readers if name.startswith("n")]
+        moves = rebalancing(Chance(seed, "zones"), nodes, AGENT_HOSTS)
+        moves += placing(Chance(seed, "placing"), nodes, APPLICATIONS)
         return [Action(FIRST_OF_ZONES + n, *one) for n, one in enumerate(moves)], REBALANCES
     if profile.name == KEEPING:
         nodes = [name for name in readers if name.startswith("n")]

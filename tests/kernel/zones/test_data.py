@@ -12,6 +12,7 @@ from ringlog.kernel.commands.keyspaces import AlterKeyspace, CreateKeyspace, Dro
 from ringlog.kernel.commands.movements import Assassinate, Leave, Remove
 from ringlog.kernel.commands.nodes import DeclareUp
 from ringlog.kernel.commands.operations import CancelOperation
+from ringlog.kernel.commands.rebalances import TriggerRebalance
 from ringlog.kernel.commands.resizes import DecideResize
 from ringlog.kernel.commands.schema import AlterTable, DropTable
 from ringlog.kernel.commands.zones import AlterZone, DropZone, SetDataNodes
@@ -21,11 +22,16 @@ from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.tablets.groups import serving
 from ringlog.kernel.tablets.map import uniform_ends
+from ringlog.kernel.tablets.track import transitions
 from ringlog.kernel.values import Command, DatacenterReplication, Replication, TabletOptions
 from ringlog.kernel.zones.data import goal_of, holders
+from ringlog.kernel.zones.resets import has_quorum
 from ringlog.operator.zones import full_view
 from ringlog.protocol.data_nodes import Timers, due, followed
+from ringlog.protocol.rebalancer_core import RebalancerView, propose, refusals, rest_of
+from ringlog.protocol.zone_rest import NOTHING_RESTS
 from ringlog.protocol.zone_tablets import migrations
+from ringlog.protocol.zone_waits import GONE, waits_of
 from tests.kernel.tablets.lives import normal
 from tests.kernel.zones.placed import (
     REPLICATION,
@@ -276,7 +282,8 @@ def test_who_comes_dies_and_another_target_is_planned() -> None:
     state = done(with_data("ABC", "DE", partitions=1, replicas=3), create_table("u", 2))
     state = to(state, "ABD")
     state = done(state, *down("D"))
-    assert str(waits(state)).endswith("and D cannot get it now: bring them back, or ringlog zone cancel")
+    assert str(waits(state)).startswith("stuck: for its group to have A, B, D; not yet: D, of which D are down; ")
+    assert str(waits(state)).endswith("; D cannot get tablets now: bring them back, or ringlog zone cancel")
     state, asked = led(to(state, "ABE"))
     assert "CancelRebalance" in asked
     assert (on(state), on(state, 0, "ks.u"), shown(partition(state).stable)) == ("ABE", "ABE", "ABE")
@@ -340,12 +347,104 @@ def test_a_table_with_a_log_has_streams_of_its_tablets() -> None:
     assert described.ends == state.tablets["ks.c"].ends
 
 
+def test_who_leaves_a_partition_that_was_turned_back_to_him_is_replaced() -> None:
+    """B was to go already, so nothing changes for the zone when he has left; but he never comes back."""
+    state = to(with_data("ABC", "DE", partitions=1, replicas=3), "ACD")
+    state = done(state, cancel(state))
+    state, _ = led(state)
+    assert (shown(partition(state).stable), waits(state)) == ("ABC", None)
+    state, asked = led(done(state, *down("B"), Assassinate(ids("B")[0])))
+    assert "TriggerRebalance" in asked
+    assert (shown(partition(state).stable), on(state)) == ("ACD", "ACD")
+
+
+def test_a_partition_that_is_turned_back_to_who_has_left_says_so_and_how_it_goes_on() -> None:
+    state = to(done(with_data("ABC", "DE", partitions=1, replicas=3), *down("B"), Assassinate(ids("B")[0])), "ACD")
+    state, _ = led(done(state, cancel(state)))
+    assert (
+        waits(state)
+        == "stuck: for a change of its zone, or TriggerRebalance: it was turned back to B, and they have left"
+    )
+    state, _ = led(done(state, trigger(state)))
+    assert (shown(partition(state).stable), on(state), waits(state)) == ("ACD", "ACD", None)
+
+
+def test_a_step_to_who_has_left_is_turned_back_although_nothing_is_planned() -> None:
+    """D was the only data node, so there is nowhere else to go."""
+    state = to(with_data("ABC", "D", partitions=1, replicas=3), "D")
+    state = done(state, *down("D"))
+    assert led(state)[1] == [], "it may come back"
+    state, _ = led(data_nodes(done(state, Assassinate(ids("D")[0]))))
+    assert (shown(partition(state).stable), partition(state).pending, state.zones["z"].nodes) == ("ABC", (), ())
+
+
+def test_who_stays_in_a_smaller_group_and_leaves_for_good_is_not_waited_for() -> None:
+    """Of three replicas two stay, which merge what the third one may know; one of these is given up meanwhile."""
+    state = done(with_data("ABC", partitions=1, replicas=3), AlterZone("z", replicas=2))
+    state = some_steps(done(state, trigger(state)), 2)
+    assert [one.stage for _, one in transitions(state)] == ["streaming"]
+    stays = shown(partition(state).pending[0])[0]
+    state = data_nodes(done(state, *down(stays), Assassinate(ids(stays)[0])))
+    state, _ = led(state)
+    assert (waits(state), on(state)) == (None, "ABC".replace(stays, ""))
+
+
+@pytest.mark.parametrize("moving", [False, True])
+def test_where_a_majority_is_gone_for_good_that_is_said_and_there_is_a_way_out(moving: bool) -> None:
+    """At rest, and with a step before it of which tablets are on their way."""
+    state = with_data("ABC", "DE", partitions=1, replicas=3)
+    if moving:
+        state = some_steps(to(state, "ADE"), 2)
+    state = done(state, *down("BC"))
+    while commands := due(followed(Timers(), state), state, 0):
+        state = done(state, *commands)
+    state, _ = led(done(state, Assassinate(ids("B")[0]), Assassinate(ids("C")[0])))
+    said_ = str(waits(state))
+    assert said_.startswith("stuck: ")
+    way = "bring them back; if they are lost for good, drop what it lost (keyspaces ks), then ringlog zone reset"
+    assert f"for a quorum of its voters: B, C are down; {way}" in said_
+    assert tried(state, reset(state, {"A": 1}))[1] == "zone_in_use"
+    state = done(state, DropTable("ks", "t"), DropKeyspace("ks"))
+    assert "for a quorum of its voters: B, C are down; ringlog zone reset" in str(waits(state))
+    assert "ringlog zone cancel" not in str(waits(state)), "nobody could say that they returned"
+    state, _ = led(done(state, reset(state, {"A": 1})))
+    assert waits(state) is None
+    assert "A" in shown(partition(state).stable)
+    state = done(state, CreateKeyspace("ks", REPLICATION), create_table(number=2))
+    assert on(state) == shown(partition(state).stable)
+
+
+def comes_to_rest(state: ClusterState) -> None:
+    """All that are alive are up again, and operators ask for nothing but what a partition says it waits for."""
+    state = done(state, *(DeclareUp(one.id, "") for one in state.nodes.values() if one.down and one.state != "left"))
+    state = done(state, *(CancelOperation(one.id, "") for one in in_flight(state)))
+    while commands := due(followed(Timers(), state), state, 0):
+        state = done(state, *commands)
+    state, _ = led(state)
+    words = said(state)
+    for number in range(2):
+        found = waits_of(state, partition(state, number), words)
+        assert all(one.is_stuck for one in found), "the rest comes by itself"
+        if [one.code for one in found] == [GONE]:
+            state, _ = led(done(state, TriggerRebalance("z", state.epoch, (number,))))
+    for number in range(2):
+        one = partition(state, number)
+        if waits_of(state, one, said(state)):
+            assert not has_quorum(state, state.zones["z"], one), "nothing else is stuck"
+            continue
+        assert one.pending == ()
+        for tablets in state.tablets.values():
+            tablet = tablets.tablet(number)
+            assert tablet.transition is None
+            assert holders(tablet) == goal_of(one).must
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_random_lives_come_to_rest_with_the_data_where_they_belong(seed: int) -> None:
     """Data nodes change, nodes die, come back, are to leave or are given up, steps are cancelled, tables come and go:
     each state is sound (the driver checks all invariants), and in the end each tablet is where its partition is.
     """
-    random = Random(seed)
+    random, rest = Random(seed), NOTHING_RESTS
     state = done(with_data("ABCD", "EF", partitions=2, replicas=3), create_table("u", 2))
     for round_ in range(60):
         dice = random.random()
@@ -374,19 +473,13 @@ def test_random_lives_come_to_rest_with_the_data_where_they_belong(seed: int) ->
                 *(CancelOperation(one.id, "") for one in in_flight(state)),
             ]
         else:
-            wanted = [*of_coordinator(state), *of_rebalancer(state)]
+            whole = RebalancerView(state, said(state))
+            rest = rest_of(replace(whole, rest=rest))
+            asked = propose(replace(whole, rest=rest))
+            assert asked == propose(whole), "nothing is asked of zones that rest"
+            assert list(refusals(replace(whole, rest=rest))) == list(refusals(whole)), "nor is one of them stuck"
+            wanted = [*of_coordinator(state), *(one.command for one in asked)]
             random.shuffle(wanted)
         for command in wanted[: random.choice([1, 2, 9])]:
             state, _ = tried(state, command)
-    state = done(state, *(DeclareUp(one.id, "") for one in state.nodes.values() if one.down and one.state != "left"))
-    state = done(state, *(CancelOperation(one.id, "") for one in in_flight(state)))
-    while commands := due(followed(Timers(), state), state, 0):
-        state = done(state, *commands)
-    state, _ = led(state)
-    for number in range(2):
-        one = partition(state, number)
-        assert one.pending == ()
-        for tablets in state.tablets.values():
-            tablet = tablets.tablet(number)
-            assert tablet.transition is None
-            assert holders(tablet) == goal_of(one).must
+    comes_to_rest(state)

@@ -53,12 +53,14 @@ class SimProducer:
             self.host, "producer.burst", self._send_all(lambda: self._draw_imaged(chance), count), self._ended
         )
 
-    def tablet_burst(self, number: int, count: int) -> None:
-        """Start to send ``count`` writes to the table in tablets; ``number``: of the action, from which they draw."""
+    def tablet_burst(self, number: int, count: int, keyspace: str = IN_TABLETS) -> None:
+        """Start to send ``count`` writes to the table in tablets, or of a zone; ``number``: of the action, from which
+        they draw.
+        """
         chance = Chance(self.sim.world.seed, f"tablet_burst/{number}")
         self.unfinished += 1
         self.sim.world.spawn(
-            self.host, "producer.burst", self._send_all(lambda: self._draw_tablet(chance), count), self._ended
+            self.host, "producer.burst", self._send_all(lambda: self._draw_tablet(chance, keyspace), count), self._ended
         )
 
     def columns_burst(self, number: int, count: int) -> None:
@@ -107,13 +109,13 @@ class SimProducer:
             key = compose([part for part in mutation.partition_key if part is not None])
             self.sim.shared[WRITTEN].append(AcknowledgedWrite(f"{KEYSPACE}.{TABLE}", key, partition, end))
 
-    def _draw_tablet(self, chance: Chance) -> Mutation:
+    def _draw_tablet(self, chance: Chance, keyspace: str) -> Mutation:
         """Many keys, so that each tablet has some; most of now, some to come, across the start of a generation."""
         shift = chance.weighted([(0, 6), (-400 * MS, 2), (1_800 * MS, 2)])
         return Mutation(
             mutation_id=draw_uuid(chance),
             cluster_id=self.sim.cluster_id,
-            keyspace=IN_TABLETS,
+            keyspace=keyspace,
             table=TABLE,
             timestamp=self.sim.world.clock(self.host) + shift + chance.below(1_000),
             ttl=None,

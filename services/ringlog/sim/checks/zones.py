@@ -19,6 +19,10 @@ step is recorded as applied only when all of the partition's tablets are on its 
 those of the steps behind it; a cancel as done when nobody has them but those who had them before, and each of these
 who is alive.
 
+*Restarts.* When replicas begin to be made anew, a quorum of the voters is alive without them. When that is over, with
+nothing in between that ends it, the group has been without them, and who is back has a replica that was begun since,
+of the partition and of each of its tablets; and if nothing else has changed, the partition is where it was.
+
 *At rest.* Nobody has left among the data nodes, and they are those whose timers are over; where a zone places
 keyspaces they have joined, and are not about to leave.
 """
@@ -34,13 +38,14 @@ from ringlog.kernel.commands.rebalances import (
     CancelRebalance,
     FinishCancel,
     ResetPartitions,
+    RestartReplicas,
     SwitchStable,
     TriggerRebalance,
 )
 from ringlog.kernel.commands.tablets import MigrateTablets, TabletMigration
 from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, UnreadableEntry
 from ringlog.kernel.state import ClusterState, Node, in_order
-from ringlog.kernel.zones.model import NEVER, ZonePartition
+from ringlog.kernel.zones.model import HIGH_AVAILABILITY, NEVER, ZonePartition
 from ringlog.sim.checks.base import Check
 from ringlog.wire.records import NodeAck
 
@@ -67,6 +72,18 @@ class Knowledge:
         return tuple(group for group in (self.old, self.new) if group)
 
 
+@dataclass(slots=True)
+class Restart:
+    """Replicas that are made anew. ``was``: the nodes of the partition, if it is to be there again; ``out``: who has
+    been out.
+    """
+
+    epoch: int
+    nodes: frozenset[str]
+    was: Group | None
+    out: frozenset[str] = frozenset()
+
+
 class ZonesCheck(Check):
     """The module's promises."""
 
@@ -79,6 +96,8 @@ class ZonesCheck(Check):
         self._cancels: dict[str, int] = {}
         self._applied: set[tuple[str, int]] = set()
         self._wishes: dict[str, Group] = {}
+        self._turned_back: set[str] = set()
+        self._restarts: dict[str, Restart] = {}
 
     # ------------------------------------------------------------------------------------------- primaries
 
@@ -154,17 +173,24 @@ class ZonesCheck(Check):
                 self._ends(command, before, after)
             case CancelRebalance():
                 self._cancelled(f"{command.zone}/{command.partition}", after)
+            case RestartReplicas():
+                self._restarts_begin(command, before, after.epoch)
         for key in sorted({*before.zone_partitions, *after.zone_partitions}):
             was, now = before.zone_partitions.get(key), after.zone_partitions.get(key)
             if was is now:
                 continue
             if now is None:
                 self._wishes.pop(key, None)
+                self._restarts.pop(key, None)
                 continue
             if was is None or isinstance(command, ResetPartitions):
                 self._begun.setdefault(key, []).append(after.epoch)
                 self._wishes.pop(key, None)
+                self._restarts.pop(key, None)
+            if key in self._restarts and not isinstance(command, RestartReplicas):
+                self._restart_goes_on(key, now, after, isinstance(command, TriggerRebalance))
             if isinstance(command, TriggerRebalance):
+                self._turned_back.discard(key)
                 goal = now.planned or (now.pending[-1] if now.pending else None)
                 self._wishes[key] = goal.nodes if goal is not None else ()
             if now.planned is not None and not now.pending:
@@ -219,8 +245,49 @@ class ZonesCheck(Check):
         now = after.zone_partitions[key]
         if now.stable is None or now.stable.nodes != old.nodes:
             self._broken("zone_cancel", f"{key} turned back to {now.stable}, not to {old}")
+        self._turned_back.add(key)
+        self._restarts.pop(key, None)
         if not now.pending:
             self._wishes.pop(key, None)
+
+    # -------------------------------------------------------------------------------------------- restarts
+
+    def _restarts_begin(self, command: RestartReplicas, before: ClusterState, epoch: int) -> None:
+        """Without them enough voters are alive."""
+        key = f"{command.zone}/{command.partition}"
+        one, zone = before.zone_partitions[key], before.zones[command.zone]
+        assert one.stable is not None, "somebody has it"
+        nodes = frozenset(command.nodes)
+        left = [node for node in one.stable.peers if node not in nodes and _is_alive(before.nodes[node])]
+        needed = 1 if zone.mode == HIGH_AVAILABILITY else min(zone.quorum, len(one.stable.peers))
+        if len(left) < needed:
+            self._broken("zone_restart", f"{key} is restarted on {sorted(nodes)}, and only {left} are left")
+        unmoved = key not in self._turned_back and one.change >= max(zone.changed, before.changed.get("nodes", 0))
+        everybody = all(_is_alive(before.nodes[node]) for node in one.stable.nodes)
+        self._restarts[key] = Restart(epoch, nodes, one.stable.nodes if unmoved and everybody else None)
+        self.sim.did["zone restart", "begun"] += 1
+
+    def _restart_goes_on(self, key: str, now: ZonePartition, state: ClusterState, is_triggered: bool) -> None:
+        """Who comes back begins anew."""
+        found = self._restarts[key]
+        if now.reached is not None:
+            found.out |= found.nodes.difference(now.reached.nodes)
+        last = max(state.zones[now.zone].changed, state.changed.get("nodes", 0))
+        if is_triggered or last > found.epoch:
+            found.was = None
+        if now.pending or now.stable is None:
+            return
+        del self._restarts[key]
+        self.sim.did["zone restart", "over"] += 1
+        back = found.nodes.intersection(now.stable.nodes)
+        if now.reduce or now.append or (found.was is not None and now.stable.nodes != found.was):
+            self._broken("zone_restart", f"{key} rests after its restart of {found}: {now}")
+        begun = {node for node, of, revision in self.sim.shared["replicas"] if of == key and revision > found.epoch}
+        for name, tablets in in_order(state.tablets):
+            if state.keyspaces[name.partition(".")[0]].replication.zone == now.zone:
+                begun -= {one.node for one in tablets.replicas(now.number) if one.since <= found.epoch}
+        if not back <= begun & found.out:
+            self._broken("zone_restart", f"{key} has {sorted(back)} back, and of these anew only {sorted(begun)}")
 
     # ------------------------------------------------------------------------------------------------ data
 

@@ -1,0 +1,86 @@
+"""What a partition waits for (``protocol.zone_waits``), in words, with the way out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from ringlog.kernel.state import ClusterState
+from ringlog.kernel.zones.data import keyspaces_in
+from ringlog.kernel.zones.distribution import is_alive
+from ringlog.kernel.zones.model import ZonePartition
+from ringlog.kernel.zones.resets import has_quorum
+from ringlog.operator.views import name_of
+from ringlog.protocol import zone_waits as waits
+from ringlog.protocol.zone_waits import ZoneWait
+
+STUCK: Final = "stuck: "
+_BACK_OR_CANCEL: Final = "bring them back, or ringlog zone cancel"
+
+
+def names(state: ClusterState, nodes: Iterable[str]) -> list[str]:
+    """Names of nodes, sorted."""
+    return sorted(name_of(state, node) for node in nodes)
+
+
+def told(state: ClusterState, partition: ZonePartition, found: Sequence[ZoneWait]) -> str | None:
+    """All that a partition waits for; None: for nothing. It begins with *stuck* where no agent ends it."""
+    if not found:
+        return None
+    parts = [_goal(state, partition)] if partition.pending else []
+    parts += [_told(state, partition, one) for one in found]
+    return (STUCK if any(one.is_stuck for one in found) else "") + "; ".join(parts)
+
+
+def _goal(state: ClusterState, partition: ZonePartition) -> str:
+    if partition.cancel is not None:
+        return f"for its group to return to {_listed(state, partition.cancel.old.nodes)}"
+    return f"for its group to have {_listed(state, partition.pending[0].nodes)}"
+
+
+def _told(state: ClusterState, partition: ZonePartition, one: ZoneWait) -> str:
+    who = _listed(state, one.nodes)
+    match one.code:
+        case waits.VOTERS:
+            return f"for a quorum of its voters: {who} are down; {_quorum_way(state, partition, one)}"
+        case waits.ANSWERS:
+            dead = _listed(state, (node for node in one.nodes if not is_alive(state, node)))
+            ends = partition.cancel is None and has_quorum(state, state.zones[partition.zone], partition)
+            way = "; ringlog zone cancel" if ends else ""
+            return f"not yet: {who}" + (f", of which {dead} are down{way}" if dead else "")
+        case waits.ROWS:
+            return f"for rows of its tablets that nobody knows without {who}: bring them back"
+        case waits.ROOM:
+            return f"{who} cannot get tablets now: {_BACK_OR_CANCEL}"
+        case waits.OPERATION:
+            return f"tablets begin to move when operation {', '.join(one.what)} is over (ringlog operation show)"
+        case waits.TABLETS:
+            dead = f", which need {who}" if one.nodes else ""
+            return f"tablet {_first(one)} on the way{dead} (ringlog tablet explain)"
+        case waits.BEGIN:
+            return f"tablet {_first(one)} to begin: the rebalancer"
+        case waits.STEP:
+            return "all have answered: the rebalancer"
+        case waits.TRIGGER:
+            changed = state.zones[partition.zone].changed
+            return f"for what changed at epoch {changed} to be acted on: TriggerRebalance"
+        case _:
+            return f"for a change of its zone, or TriggerRebalance: it was turned back to {who}, and they have left"
+
+
+def _quorum_way(state: ClusterState, partition: ZonePartition, one: ZoneWait) -> str:
+    zone = state.zones[partition.zone]
+    if not one.is_stuck:
+        return "mode high_availability resets it"
+    if used := keyspaces_in(state, zone.name):
+        lost = f"drop what it lost (keyspaces {', '.join(used)}), then ringlog zone reset"
+        return f"bring them back; if they are lost for good, {lost}"
+    return "ringlog zone reset"
+
+
+def _first(one: ZoneWait) -> str:
+    return one.what[0] + (f" and {len(one.what) - 1} others" if len(one.what) > 1 else "")
+
+
+def _listed(state: ClusterState, nodes: Iterable[str]) -> str:
+    return ", ".join(names(state, nodes))

@@ -1,0 +1,194 @@
+"""What a partition of a zone waits for, and whether that ends by itself: one table, for operators, and for the end of
+simulated runs.
+
+==========  ======================================================  ==================================================
+code        a partition waits for                                   it is stuck
+==========  ======================================================  ==================================================
+voters      a quorum of the voters of its group                     unless its zone resets by itself, from who is alive
+answers     words of nodes on its step, or on the way back          if too few of those who are asked are alive
+rows        nodes without which nobody knows every row of a tablet  always: they must come back
+room        nodes that must get a tablet, and are given none now    if one of them is down, or has left
+operation   an operation, beside which no tablet may begin to move  if it stands still until an operator decides
+tablets     tablets that are on their way                           if one of them needs somebody who is dead
+begin       tablets that may begin to move                          no: the rebalancer asks for it
+step        nothing: all have answered, and the data are there      no: the rebalancer records it
+trigger     what changed to be acted on                             no: the rebalancer asks for it
+gone        nothing: it is at rest, on nodes that have left         always: it was turned back to them
+==========  ======================================================  ==================================================
+
+*Stuck* is what no agent ends: only nodes that come back, or an operator. Who is alive is what the log says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from ringlog.kernel.commands.tablets import is_anywhere
+from ringlog.kernel.operations.failures import stopped_by
+from ringlog.kernel.operations.stages import in_flight
+from ringlog.kernel.state import ClusterState
+from ringlog.kernel.tablets.admission import knows_every_row
+from ringlog.kernel.tablets.gates import awaited as awaited_by_tablet
+from ringlog.kernel.tablets.gates import must_report, waited_for
+from ringlog.kernel.tablets.groups import is_forfeited
+from ringlog.kernel.tablets.map import Tablet, TabletMap
+from ringlog.kernel.tablets.stages import nodes_of
+from ringlog.kernel.tablets.track import is_draining
+from ringlog.kernel.values import NodeId
+from ringlog.kernel.zones.data import elsewhere, goal_of, holders, takers
+from ringlog.kernel.zones.distribution import is_alive
+from ringlog.kernel.zones.model import HIGH_AVAILABILITY, ZonePartition
+from ringlog.kernel.zones.resets import has_quorum
+from ringlog.protocol.tablet_steps import why_back
+from ringlog.protocol.zone_groups import Words, awaited, before, coming, not_returned
+from ringlog.protocol.zone_tablets import is_migration, next_ends
+
+VOTERS: Final = "voters"
+ANSWERS: Final = "answers"
+ROWS: Final = "rows"
+ROOM: Final = "room"
+OPERATION: Final = "operation"
+TABLETS: Final = "tablets"
+BEGIN: Final = "begin"
+STEP: Final = "step"
+TRIGGER: Final = "trigger"
+GONE: Final = "gone"
+
+
+@dataclass(frozen=True, slots=True)
+class ZoneWait:
+    """One thing that a partition waits for. ``nodes``: for whom, by id; ``what``: tablets, or an operation."""
+
+    code: str
+    nodes: tuple[NodeId, ...] = ()
+    what: tuple[str, ...] = ()
+    is_stuck: bool = False
+
+
+def waits_of(state: ClusterState, partition: ZonePartition, words: Words) -> tuple[ZoneWait, ...]:
+    """All that a partition waits for, in the order of the table; empty: it is at rest where it belongs."""
+    return tuple(_waits(state, partition, words))
+
+
+def _waits(state: ClusterState, one: ZonePartition, words: Words) -> Iterator[ZoneWait]:
+    zone, goes_on = state.zones[one.zone], True
+    if one.reached is not None and not has_quorum(state, zone, one) and not _is_reset(one):
+        lost = tuple(node for node in one.reached.peers if not is_alive(state, node))
+        survives = any(is_alive(state, node) for node in one.reached.nodes)
+        yield ZoneWait(VOTERS, lost, is_stuck=zone.mode != HIGH_AVAILABILITY or not survives)
+        goes_on = False
+    silent = silent_of(one, words)
+    if silent:
+        yield ZoneWait(ANSWERS, silent, is_stuck=_cut_off(state, one))
+    data = tuple(_data(state, one))
+    yield from data
+    if one.pending and goes_on and not silent and not data:
+        yield ZoneWait(STEP)
+    elif not one.pending and one.change < zone.changed:
+        yield ZoneWait(TRIGGER)
+    elif not one.pending and (left := gone(state, one)):
+        yield ZoneWait(GONE, left, is_stuck=True)
+
+
+def silent_of(partition: ZonePartition, words: Words) -> tuple[NodeId, ...]:
+    """Whose words a partition waits for, by id."""
+    if not partition.pending:
+        return ()
+    return (awaited if partition.cancel is None else not_returned)(partition, words)
+
+
+def hopeless(state: ClusterState, partition: ZonePartition) -> tuple[NodeId, ...]:
+    """Who the pending step waits for in vain, by id: the dead that it brings in, and those without whom its voters have
+    no majority.
+    """
+    dead = {node for node in coming(partition) if not is_alive(state, node)}
+    return tuple(sorted(dead.union(_lost(state, partition.pending[0].peers))))
+
+
+def _cut_off(state: ClusterState, partition: ZonePartition) -> bool:
+    """True if too few of those whose words a partition waits for are alive."""
+    old = before(partition) and partition.reached is not None and _lost(state, partition.reached.peers)
+    return bool(old or (partition.cancel is None and hopeless(state, partition)))
+
+
+def _lost(state: ClusterState, peers: Iterable[NodeId]) -> tuple[NodeId, ...]:
+    """The dead of a group, if they are half of it."""
+    group = tuple(peers)
+    dead = tuple(node for node in group if not is_alive(state, node))
+    return dead if dead and 2 * len(dead) >= len(group) else ()
+
+
+def gone(state: ClusterState, partition: ZonePartition) -> tuple[NodeId, ...]:
+    """The nodes of what is stable that have left, by id."""
+    nodes = () if partition.stable is None else partition.stable.nodes
+    return tuple(node for node in nodes if state.nodes[node].state == "left")
+
+
+def _is_reset(partition: ZonePartition) -> bool:
+    return bool(partition.pending) and partition.pending[0].forced
+
+
+# ---------------------------------------------------------------------------------------------------------- data
+
+
+def unfillable(state: ClusterState, partition: ZonePartition) -> tuple[NodeId, ...]:
+    """The nodes to which a partition must bring data now, and that are given none, by id."""
+    return _unfillable(state, partition, [tablet for _, tablet in elsewhere(state, partition, goal_of(partition))])
+
+
+def _unfillable(state: ClusterState, partition: ZonePartition, tablets: Iterable[Tablet]) -> tuple[NodeId, ...]:
+    goal, able, found = goal_of(partition), takers(state), set[NodeId]()
+    for tablet in tablets:
+        lacking = goal.must - holders(tablet)
+        if goal.forward or next_ends(state, tablet, goal, able) is None:
+            found |= lacking - able
+    return tuple(sorted(found))
+
+
+def _data(state: ClusterState, one: ZonePartition) -> Iterator[ZoneWait]:
+    """What the tablets of a partition wait for that are not where it has them."""
+    goal, able = goal_of(one), takers(state)
+    begin, moving = list[str](), list[str]()
+    unknown, dead = set[NodeId](), set[NodeId]()
+    found = list(elsewhere(state, one, goal))
+    for tablets, tablet in found:
+        name = f"{tablets.table}/{tablet.index}"
+        if tablet.transition is not None:
+            moving.append(name)
+            dead.update(_never(state, tablets, tablet))
+        elif (ends := next_ends(state, tablet, goal, able)) is not None:
+            lost = set() if is_migration(state, ends) else _unknown(state, tablet)
+            unknown |= lost
+            begin += [] if lost else [name]
+    if unknown:
+        yield ZoneWait(ROWS, tuple(sorted(unknown)), is_stuck=True)
+    if full := _unfillable(state, one, [tablet for _, tablet in found]):
+        yield ZoneWait(ROOM, full, is_stuck=not all(is_alive(state, node) for node in full))
+    held = [other for other in in_flight(state) if not is_draining(state, other)] if begin else []
+    if held:
+        yield ZoneWait(OPERATION, what=tuple(other.id for other in held), is_stuck=any(map(stopped_by, held)))
+    if moving:
+        yield ZoneWait(TABLETS, tuple(sorted(dead)), tuple(moving), is_stuck=bool(dead))
+    if begin and not held:
+        yield ZoneWait(BEGIN, what=tuple(begin))
+
+
+def _unknown(state: ClusterState, tablet: Tablet) -> set[NodeId]:
+    """The dead without whom nobody knows every row of a tablet; nobody if the living do, or nobody ever will."""
+    group = nodes_of(tablet.replicas)
+    if knows_every_row(state, group) or is_forfeited(group, state.nodes):
+        return set()
+    return {node for node in group if not is_alive(state, node)}
+
+
+def _never(state: ClusterState, tablets: TabletMap, tablet: Tablet) -> set[NodeId]:
+    """The dead whom a tablet in transition waits for in its stage, whatever the others say; nobody if it turns back."""
+    assert tablet.transition is not None, "it is on its way"
+    if why_back(state, tablet):
+        return set()
+    living = {node: state.epoch for node in state.nodes if is_alive(state, node)}
+    unmet = awaited_by_tablet(tablets, tablet, state.nodes, living)
+    silent = must_report(tablet, state.nodes, is_anywhere(state, tablets.table))
+    return {node for node in (*waited_for(unmet), *silent) if not is_alive(state, node)}

@@ -1,0 +1,111 @@
+"""What a partition waits for: each code of the table, with whom, and whether it is stuck; and which zones rest."""
+
+from __future__ import annotations
+
+from ringlog.kernel.commands.movements import Assassinate
+from ringlog.kernel.commands.nodes import DeclareUp
+from ringlog.kernel.commands.zones import AlterZone, SetDataNodes
+from ringlog.kernel.state import ClusterState
+from ringlog.kernel.zones.model import HIGH_AVAILABILITY
+from ringlog.operator.zones import full_view
+from ringlog.protocol.rebalancer_core import RebalancerView, refusals, rest_of
+from ringlog.protocol.zone_rest import NOTHING_RESTS
+from ringlog.protocol.zone_tablets import migrations
+from ringlog.protocol.zone_waits import ZoneWait, waits_of
+from tests.kernel.zones.placed import led, of_coordinator, said, with_data, zone_only
+from tests.kernel.zones.scenes import cancel, done, down, ids, partition, reset, shown, trigger
+
+
+def found(state: ClusterState, silent: str = "") -> dict[str, bool]:
+    """Code to whether that is stuck."""
+    return {one.code: one.is_stuck for one in waits_of(state, partition(state), said(state, ids(silent)))}
+
+
+def moving(state: ClusterState, letters: str) -> ClusterState:
+    state = done(state, SetDataNodes("z", ids(letters), state.epoch))
+    return done(state, trigger(state))
+
+
+def told(state: ClusterState) -> tuple[str, bool]:
+    row = full_view(state, state.zones["z"], said(state))["partitions"][0]
+    return row["waits"], row["stuck"]
+
+
+def test_at_rest_it_waits_for_nothing_and_its_zone_rests() -> None:
+    state = led(zone_only("ABC", replicas=3))[0]
+    assert found(state) == {}
+    rest = rest_of(RebalancerView(state, {}))
+    assert list(rest.zones) == ["z"]
+    changed = done(state, AlterZone("z", replicas=2))
+    assert found(changed) == {"trigger": False}
+    assert not rest_of(RebalancerView(changed, {}, (), rest)).zones
+    assert rest_of(RebalancerView(state, {}, (), rest)).zones == rest.zones
+    assert rest_of(RebalancerView(done(state, *down("A")), {}, (), rest)).under != rest.under
+
+
+def test_words_and_then_only_the_rebalancer() -> None:
+    state = moving(led(zone_only("ABC", "D", partitions=1, replicas=3))[0], "ABD")
+    assert found(state, "D") == {"answers": False}
+    assert found(state) == {"step": False}
+    assert told(state) == ("for its group to have A, B, D; all have answered: the rebalancer", False)
+    assert found(done(state, *down("D"))) == {"answers": True}
+    assert found(done(state, *down("C"))) == {"step": False}, "who goes is not needed"
+    back = done(state, cancel(state))
+    assert found(back, "ABC") == {"answers": False}
+    assert found(done(back, *down("BC"))) == {"voters": True, "answers": True}
+
+
+def test_a_majority_that_is_lost_is_reset_by_the_zone_itself_or_is_stuck() -> None:
+    for mode, stuck in (("strong", True), (HIGH_AVAILABILITY, False)):
+        state = led(zone_only("ABC", partitions=1, replicas=3, mode=mode))[0]
+        assert found(done(state, *down("A"))) == {}
+        assert found(done(state, *down("AB"))) == {"voters": stuck}
+        assert found(done(state, *down("ABC"))) == {"voters": True}, "nobody survives"
+        forced = done(done(state, *down("AB")), reset(done(state, *down("AB")), {"C": 1}))
+        assert found(forced) == {"step": False}
+        assert found(done(forced, *down("C"))) == {"answers": True}
+
+
+def test_data_that_may_begin_are_on_their_way_or_cannot_come() -> None:
+    state = moving(led(with_data("ABC", "D", partitions=1, replicas=3))[0], "ABD")
+    assert found(state) == {"begin": False}
+    dead = done(state, *down("D"))
+    assert found(dead) == {"answers": True, "room": True}
+    (one,) = refusals(RebalancerView(dead, said(dead)))
+    assert (one.subject, one.kind, one.code) == ("z/0", "SwitchStable", "gate_not_met")
+    assert one.detail == "waits for answers, room (D): ringlog zone show z"
+    moves = migrations(state)
+    assert moves is not None
+    state = done(state, moves)
+    assert found(state) == {"tablets": False}
+    state = done(state, next(of_coordinator(state)))
+    assert found(done(state, *down("B"))) == {"tablets": False}
+    lost = done(state, *down("AB"))
+    assert found(lost) == {"voters": True, "answers": True, "tablets": True}
+    assert "which need A, B (ringlog tablet explain)" in told(lost)[0]
+
+
+def test_rows_that_nobody_else_knows() -> None:
+    state = led(with_data("A", "B", partitions=1, replicas=1))[0]
+    state = moving(done(state, *down("A")), "B")
+    assert found(state) == {"voters": True, "answers": True, "rows": True}
+    assert "for rows of its tablets that nobody knows without A: bring them back" in told(state)[0]
+    assert found(done(state, DeclareUp(ids("A")[0], ""))) == {"begin": False}
+
+
+def test_turned_back_to_who_has_left() -> None:
+    state = led(with_data("ABC", "D", partitions=1, replicas=3))[0]
+    state = moving(done(state, *down("C"), Assassinate(ids("C")[0])), "ABD")
+    state = led(done(state, cancel(state)))[0]
+    assert shown(partition(state).stable) == "ABC"
+    assert waits_of(state, partition(state), {}) == (ZoneWait("gone", ids("C"), is_stuck=True),)
+    assert [one.kind for one in refusals(RebalancerView(state, {}))] == ["TriggerRebalance"]
+    assert not rest_of(RebalancerView(state, {})).zones, "operators hear of it as long as it is so"
+
+
+def test_a_node_that_comes_back_is_a_reason_to_look_at_all_zones() -> None:
+    state = done(led(with_data("ABC", partitions=1, replicas=3))[0], *down("C"))
+    rest = rest_of(RebalancerView(state, {}, (), NOTHING_RESTS))
+    assert list(rest.zones) == ["z"]
+    back = done(state, DeclareUp(ids("C")[0], ""))
+    assert rest_of(RebalancerView(back, {}, (), rest)).under[0] is back.nodes
