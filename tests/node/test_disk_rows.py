@@ -7,6 +7,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from random import Random
 from zlib import crc32
@@ -57,17 +58,16 @@ def test_what_is_of_others_is_refused(path: Path) -> None:
     refused(path, RowsForeign, "of cluster c", "d")
     with pytest.raises(RowsForeign, match=f"of node {NODE}"):
         DiskRows(path, OTHER)
-    with sqlite3.connect(path.parent / "notes") as notes:
+    with closing(sqlite3.connect(path.parent / "notes")) as notes:
         notes.execute("CREATE TABLE notes (a)")
     refused(path.parent / "notes", RowsForeign, "no file of rows|not a file of rows")
 
 
 def test_a_later_format_is_refused_and_left_as_it_is(path: Path) -> None:
-    with sqlite3.connect(path) as file:
+    with closing(sqlite3.connect(path)) as file:
         file.execute(f"PRAGMA user_version = {FORMAT + 1}")
-    file.close()
     refused(path, RowsNewer, "start the release that wrote it")
-    with sqlite3.connect(path) as file:
+    with closing(sqlite3.connect(path)) as file:
         assert file.execute("SELECT COUNT(*) FROM rows").fetchone() == (40,)
         assert file.execute("PRAGMA application_id").fetchone() == (APPLICATION,)
 
@@ -90,13 +90,12 @@ def test_an_old_copy_is_refused_and_a_new_file_is_not(path: Path) -> None:
 
 def first_format(path: Path, node: str) -> None:
     """Make of a file what the release before would have written."""
-    with sqlite3.connect(path) as file:
+    with closing(sqlite3.connect(path)) as file, file:
         file.execute("ALTER TABLE tables DROP COLUMN id")
         said = {"node": node, "cluster_id": "c", "epoch": 5, "state_id": "s", "topic_id": "topic"}
         text = json.dumps({**said, "positions": [[0, 40]], "tables": {"a.t": "1"}})
         file.execute("UPDATE mark SET mark = ?, sum = ?", (text, crc32(text.encode())))
         file.execute("PRAGMA user_version = 1")
-    file.close()
 
 
 def test_a_file_of_the_first_format_is_read_and_is_of_this_one_then(path: Path) -> None:
@@ -117,10 +116,9 @@ def test_a_commit_writes_no_more_where_there_are_many_tables(path: Path) -> None
         store.identify(f"a.t{number}", str(number))
     store.commit(MARK)
     store.close()
-    with sqlite3.connect(path) as file:
+    with closing(sqlite3.connect(path)) as file:
         assert file.execute("SELECT LENGTH(mark) FROM mark").fetchone()[0] < 200
         assert file.execute("SELECT COUNT(*) FROM tables WHERE id <> ''").fetchone() == (300,)
-    file.close()
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -193,6 +191,7 @@ def test_what_a_start_finds_in_the_log_is_in_the_file_before_anybody_learns_of_i
 
 CHILD = """
 import sys
+from contextlib import closing
 from pathlib import Path
 from ringlog.node.disk_rows import DiskRows
 from ringlog.node.store import RowsMark

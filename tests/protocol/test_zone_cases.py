@@ -46,7 +46,8 @@ def replicas(state: ClusterState, letters: str) -> dict[str, RegisterReplica]:
 
 def refused(replica: RegisterReplica) -> str:
     """Why a node does not take a read, and a write; empty: it does."""
-    answers = admit_read(replica, 1, KEY, 1)[1], admit_write(replica, 2, KEY, CELL, 1)[1]
+    epoch = replica.state.epoch
+    answers = admit_read(replica, 1, KEY, epoch)[1], admit_write(replica, 2, KEY, CELL, epoch)[1]
     codes = {"" if one is None else getattr(one, "refused", "behind") for one in answers}
     (code,) = codes
     return code

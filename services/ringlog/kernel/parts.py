@@ -55,7 +55,10 @@ PARTS: Final = (
         SCHEMA,
         "keyspace/",
         "name",
-        hidden={"made": "says whose registers are a namesake's, to who keeps them and folds the log"},
+        hidden={
+            "made": "says whose registers are a namesake's, to who keeps them and folds the log",
+            "joined": "says what counts for those who keep registers, and fold the log",
+        },
         untold={
             "replication": "spelled out as strategy, factor, datacenters, zone; under this name is the placement's key",
             "placement": "is the placement's key, under replication",

@@ -20,6 +20,8 @@ class Keyspace:
 
     ``placement``: the key of its ranges in ``ClusterState.placements`` while its replication changes; empty: that of
     ``replication``. ``made``: the epoch that made it, which no namesake before it has; 0: not noted.
+    ``joined``: the epoch that last made one placement of this one's and another: its members are so since the later of
+    two epochs now, although they had its data before; 0: none, or not noted.
     """
 
     name: str
@@ -27,6 +29,7 @@ class Keyspace:
     version: str
     placement: str = ""
     made: Epoch = 0
+    joined: Epoch = 0
 
 
 @dataclass(frozen=True, slots=True)

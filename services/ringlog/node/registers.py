@@ -40,6 +40,7 @@ from ringlog.node.work import (
     StreamingWork,
     changed_ranges,
     group_in,
+    joined_at,
     made_at,
     placed,
     spaces,
@@ -205,7 +206,7 @@ def lost_under(replica: RegisterReplica, state: ClusterState) -> Spans:
     if old is not None and all(getattr(state, part) is getattr(old, part) for part in PLACED_BY):
         return NOWHERE
     names = replica.durable.cells.keyspaces() if old is None else spaces(old)
-    known: dict[tuple[int, int], tuple[Range, ...]] = {}
+    known: dict[tuple[int, int, Epoch], tuple[Range, ...]] = {}
     lost: dict[str, tuple[Range, ...]] = {}
     for name in names:
         if made_at(state, name) > replica.durable.epoch:
@@ -213,22 +214,23 @@ def lost_under(replica: RegisterReplica, state: ClusterState) -> Spans:
             continue
         now = placed(state, name)
         was = None if old is None else placed(old, name)
-        if (id(was), id(now)) not in known:  # most keyspaces share one
-            known[id(was), id(now)] = _lost_ranges(was, now, replica)
-        lost[name] = known[id(was), id(now)]
+        before = max(replica.durable.epoch, joined_at(state, name))
+        if (id(was), id(now), before) not in known:  # most keyspaces share one
+            known[id(was), id(now), before] = _lost_ranges(was, now, replica.node, before)
+        lost[name] = known[id(was), id(now), before]
     return Spans(lost)
 
 
 def _lost_ranges(
-    was: Placement | TabletMap | None, now: Placement | TabletMap | None, replica: RegisterReplica
+    was: Placement | TabletMap | None, now: Placement | TabletMap | None, node: NodeId, before: Epoch
 ) -> tuple[Range, ...]:
-    """What goes with a step from one placement to the next; ``was``: None if anything may be held."""
+    """What ``node`` loses with a step from one placement to the next; ``was``: None if anything may be held."""
     if now is None or not now.ends:
         return (WHOLE,)
     if now is was:
         return ()
     changed = changed_ranges(was, now)
-    return tuple(one for one, group in changed if not _stays(group, replica.node, replica.durable.epoch))
+    return tuple(one for one, group in changed if not _stays(group, node, before))
 
 
 def _stays(group: RangeGroup, node: NodeId, before: Epoch) -> bool:

@@ -137,6 +137,14 @@ def made_at(state: ClusterState, space: str) -> Epoch:
     return 0 if found is None else found.made
 
 
+def joined_at(state: ClusterState, space: str) -> Epoch:
+    """The epoch that last joined the placement of a space's keyspace with another; 0: none. Members had its data before
+    that, whatever their ``since`` says.
+    """
+    found = state.keyspaces.get(space.partition(".")[0])
+    return 0 if found is None else found.joined
+
+
 def group_in(found: Placement | TabletMap | None, token: Token) -> RangeGroup | None:
     """Who serves a token; None if nobody does. O(log n)."""
     if isinstance(found, TabletMap):

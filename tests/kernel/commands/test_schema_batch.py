@@ -168,7 +168,7 @@ def _plain(state: ClusterState) -> dict[str, Any]:
         return {name: replace(value, **fields) for name, value in part.items()}
 
     return {
-        "keyspaces": bare(state.keyspaces, version=""),
+        "keyspaces": bare(state.keyspaces, version="", made=0),
         "types": bare(state.types, version="", changed=0),
         "tables": bare(state.tables, version="", changed=0),
         "ids": dict(state.table_ids),

@@ -21,7 +21,7 @@ from ringlog.kernel.outcome import EntryContext
 from ringlog.kernel.ownership.deltas import Order
 from ringlog.kernel.ownership.placements import later_since, merge, split
 from ringlog.kernel.ownership.strategies import ends_of, replication_key
-from ringlog.kernel.state import ClusterState, Operation, Placement
+from ringlog.kernel.state import ClusterState, Operation, Placement, in_order
 
 
 def prepared_alteration(state: ClusterState, operation: Operation) -> dict[str, Any]:
@@ -56,6 +56,10 @@ def altered(state: ClusterState, operation: Operation, context: EntryContext) ->
     keyspaces = state.keyspaces.set(
         keyspace.name, replace(keyspace, replication=new, placement="", version=context.state_id)
     )
+    if there is not None:
+        for name, one in in_order(keyspaces):
+            if one.made and not one.placement and replication_key(one.replication) == own.key:
+                keyspaces = keyspaces.set(name, replace(one, joined=context.epoch))
     if all(replication_key(other.replication) != replication_key(old) for other in keyspaces.values()):
         placements = placements.delete(replication_key(old))
     return {"placements": placements, "keyspaces": keyspaces, "schema_version": context.state_id}

@@ -85,5 +85,14 @@ RARE: tuple[Mutant, ...] = (
         "a node whose answer was forgotten takes that for a refusal, and ends",
         0,
     ),
+    Mutant(
+        "joined_counts_as_gained",
+        "ringlog.node.registers",
+        "before = max(replica.durable.epoch, joined_at(state, name))",
+        "before = replica.durable.epoch",
+        "a node that adopts at once that a setting is new, and that a keyspace has it, drops its registers",
+        0,
+        "medium",
+    ),
 )
 """Defects that were met once in thousands of seeds. They are in no table: the saved script finds them."""
