@@ -381,6 +381,15 @@ def test_the_look_never_raises(part: str) -> None:
     assert any("cannot be checked" in one.detail for one in found)
 
 
+@pytest.mark.parametrize("noted", ["made", "joined"])
+@pytest.mark.parametrize("beside", [-1, 1_000])
+def test_what_a_keyspace_notes_is_an_epoch_that_was(noted: str, beside: int) -> None:
+    sound = lives()["quiet"]
+    epoch = beside if beside < 0 else sound.epoch + beside
+    broken = replace(sound, keyspaces=sound.keyspaces.set("ks", replace(sound.keyspaces["ks"], **{noted: epoch})))
+    assert "keyspaces" in _broken(violations(broken, sound))
+
+
 def test_what_is_shared_is_not_looked_at_again() -> None:
     sound = lives()["quiet"]
     broken = _group(sound, start=5)

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import httpx
-from tests.system.agents_world import AgentsWorld, until
+from tests.system.agents_world import AgentsWorld, figures, until
 
 from ringlog.kernel.state import Node
 
@@ -123,3 +123,11 @@ class NodesWorld:
             return None
         found: dict[str, object] = answer.json()
         return found
+
+    def shown(self, name: str) -> tuple[dict[str, object], dict[str, float]]:
+        """What the node says to who watches it: its health, and its figures by name and its own labels."""
+        member = self.member(name)
+        assert member is not None
+        health = self.http.get(f"http://{member.address}/health")
+        assert (health.status_code == 200) is health.json()["ready"]
+        return health.json(), figures(self.http.get(f"http://{member.address}/metrics").text, {"node": name})

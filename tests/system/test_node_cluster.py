@@ -223,6 +223,15 @@ def test_a_member_of_the_service_has_the_log_in_its_folder(world: World) -> None
     assert isinstance(shown, Entry)
     assert shown.state_id == state_id_at(state, service.since), "it shows a peer that is behind what it has"
 
+    health, found = world.shown("n1")
+    assert (health["state"], health["why"]) == ("ready", "")
+    assert found["ringlog_node_ready"] == 1
+    assert found["ringlog_node_acknowledged_epoch"] >= service.since - 1
+    assert found["ringlog_node_copy_epoch"] >= service.since - 1
+    assert found["ringlog_node_disk_bytes log_copy"] > 0
+    assert found["ringlog_log_records_total applied"] > 0
+    assert found["ringlog_log_silent_seconds"] >= 0
+
 
 def test_one_folder_one_process(world: World) -> None:
     first = world.nodes.get("n1") or world.begin("n1")

@@ -187,6 +187,8 @@ def keyspaces(state: ClusterState, known: ClusterState) -> Details:
     for name, keyspace in news(state.keyspaces, known.keyspaces):
         if keyspace.name != name or keyspace.version > state.state_id:
             yield f"{name} is {keyspace.name}, of version {keyspace.version}"
+        if not 0 <= keyspace.made <= state.epoch or not 0 <= keyspace.joined <= state.epoch:
+            yield f"{name} was made with epoch {keyspace.made}, and its placement joined with {keyspace.joined}"
 
 
 @invariant("a table lies in a keyspace, its id is its own, and its key is of its columns", "tables", "table_ids")
