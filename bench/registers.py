@@ -183,9 +183,9 @@ class Requests:
             key = key_of("ks", b"register-%d" % draw.randrange(self._registers))
             begun = time.perf_counter()
             if is_read:
-                self._host.read(key, 1)
+                self._host.read(key, self._host.value.state.epoch)
             else:
-                self._host.write(key, RegisterCell(time.time_ns(), VALUE), 1)
+                self._host.write(key, RegisterCell(time.time_ns(), VALUE), self._host.value.state.epoch)
             taken = time.perf_counter() - begun
             with self._lock:
                 self.slowest, self.count = max(self.slowest, taken), self.count + 1
@@ -313,7 +313,9 @@ def image(host: RegisterHost, folder: Path, requests: Requests) -> Figure:
     begun = time.perf_counter()
     while set(folder.glob("*.image")) == known:
         number += 1
-        host.write(key_of("ks", b"large-%d" % (number % 200)), RegisterCell(number, bytes(2**18)), 1)
+        host.write(
+            key_of("ks", b"large-%d" % (number % 200)), RegisterCell(number, bytes(2**18)), host.value.state.epoch
+        )
     return told(requests, f"the journal grows and an image is written, {time.perf_counter() - begun:.1f} s")
 
 
