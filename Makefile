@@ -32,10 +32,8 @@ QUICK = tests/agents tests/cache tests/kernel/commands tests/kernel/ring tests/k
   tests/kernel/test_encoding.py tests/kernel/test_fold.py tests/kernel/test_released_logs.py tests/log \
   tests/operator/test_author_json.py tests/operator/test_tokens.py tests/runtime tests/wire
 
-others: setup ## Run the quick tests on each other fitting Python that is installed in PATH, by pyenv, by uv (ONE=1: one, by the day)
+others: setup ## Run the quick tests on each other fitting Python that is installed in PATH, by pyenv, by uv
 	@services/ringlog/stack/find_python.sh --others \
-	  | awk -v one="$(ONE)" -v day=$$(( $$(date +%s) / 86400 )) \
-	    '{ found[NR] = $$0; if (!one) print } END { if (one && NR) print found[day % NR + 1] }' \
 	  | while read -r python; do \
 	    venv=.venv-$$("$$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
 	    PYTHONPATH=services "$$python" -m ringlog.stack.bootstrap --light --venv "$$venv" </dev/null \

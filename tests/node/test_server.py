@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from ringlog.node.holder import Holder
 from ringlog.node.hosts import OwnHosts
-from ringlog.node.server import make_api
+from ringlog.node.server import HttpServer, make_api
 from ringlog.runtime.clock import ManualClock
 from ringlog.runtime.figures import Sample
 from ringlog.runtime.health import Health
@@ -164,3 +165,11 @@ def test_who_may_not_answer_says_so(holder: Holder) -> None:
     answer = asked(holder, "GET", path_of(own_key(True)))
     assert answer.status_code == 503
     assert "restarted" in answer.json()["detail"]
+
+
+def test_an_answer_waits_for_no_acknowledgement_of_its_headers(holder: Holder) -> None:
+    """Headers and body leave as two writes; with Nagle's algorithm the second waits some 40 ms for the first one's."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        HttpServer(make_api(holder, "n1", ManualClock(APPENDED)), listening)
+        with socket.create_connection(listening.getsockname()), listening.accept()[0] as accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

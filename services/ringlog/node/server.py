@@ -130,6 +130,8 @@ class HttpServer:
 
     def __init__(self, api: FastAPI, listening: socket.socket) -> None:
         config = uvicorn.Config(api, log_config=None, access_log=False, lifespan="off")
+        # asyncio does so only for sockets that name their protocol; an answer would wait for an acknowledgement else.
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._listening = listening
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._run, name="http", daemon=True)
