@@ -14,8 +14,9 @@ from ringlog.stack import Stack, StackInfo
 from ringlog.stack.broker import new_cluster_id
 from ringlog.stack.layout import StackLayout, StackSettings, write_settings
 from ringlog.stack.ports import HOST, choose
+from tests.stopping import stop
 
-from .processes import is_stopped, signal_to
+from .processes import signal_to
 from .proxy import Proxy
 from .waiting import until
 
@@ -75,9 +76,7 @@ class Broker:
 
     def stop(self, name: str) -> None:
         """SIGSTOP."""
-        pid = self._pid(name)
-        os.kill(pid, signal.SIGSTOP)
-        until("the test", f"{name} to be stopped", lambda: is_stopped(pid))
+        stop(self._pid(name))
 
     def go_on(self, name: str) -> None:
         """SIGCONT."""

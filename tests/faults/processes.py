@@ -107,15 +107,6 @@ def is_alive(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").exists()
 
 
-def is_stopped(pid: int) -> bool:
-    """True while SIGSTOP holds the process."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return False
-    return text[text.rindex(")") + 2] == "T"
-
-
 def signal_to(pid: int, number: signal.Signals) -> None:
     """Send a signal to a process that may be gone."""
     with contextlib.suppress(ProcessLookupError):

@@ -17,11 +17,12 @@ import pytest
 
 from ringlog.client.client import Client
 from ringlog.client.founding import found_cluster
+from tests.stopping import is_stopped
 
 from .broker import Broker
 from .checks import Checker
 from .load import Commands
-from .processes import Process, is_stopped
+from .processes import Process
 from .waiting import until
 from .world import environment
 

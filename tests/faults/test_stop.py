@@ -7,7 +7,8 @@ import signal
 
 import pytest
 
-from .processes import is_stopped
+from tests.stopping import stop
+
 from .waiting import until
 from .world import ROLES, World
 
@@ -54,8 +55,7 @@ def test_a_node_sleeps(world: World) -> None:
     with world.under_load("node stopped in a join", join=True) as joining:
         source = world.source_of(joining)
         pid = world.nodes[source].pid
-        os.kill(pid, signal.SIGSTOP)
-        until("the test", f"{source} to be stopped", lambda: is_stopped(pid))
+        stop(pid)
         world.await_answers(40)
         operation = world.join_of(joining)
         assert operation is not None
@@ -68,7 +68,7 @@ def test_the_driver_sleeps(world: World) -> None:
         assert world.spark is not None
         pids = world.spark_processes()
         for pid in pids:
-            os.kill(pid, signal.SIGSTOP)
+            stop(pid)
         world.await_answers(100)
         for pid in pids:
             os.kill(pid, signal.SIGCONT)

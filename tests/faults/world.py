@@ -34,13 +34,14 @@ from ringlog.kernel.values import CdcOptions, Column, Command, Replication
 from ringlog.log.topics import admin_client, topic_name
 from ringlog.protocol import roles
 from ringlog.stack.artifacts import jars
+from tests.stopping import stop
 
 from .broker import Broker
 from .checks import Checker
 from .figures import Figures
 from .load import KEYSPACE, TABLE, Commands, Mutations
 from .observers import Observers
-from .processes import Process, children, is_stopped, last_argument, signal_to
+from .processes import Process, children, last_argument, signal_to
 from .waiting import until
 
 ROLES = tuple(sorted(roles.ROLES))
@@ -226,8 +227,7 @@ class World:
     def stop_acting(self, role: str) -> tuple[Process, int]:
         """SIGSTOP the instance that acts in a role; returns its supervisor and its process id."""
         supervisor, pid = self.acting(role)
-        os.kill(pid, signal.SIGSTOP)
-        until("the test", f"{role} to be stopped", lambda: is_stopped(pid))
+        stop(pid)
         return supervisor, pid
 
     def kill_acting(self, role: str) -> None:

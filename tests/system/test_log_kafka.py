@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
+from tests.stopping import stop
 from tests.system.agents_world import until
 
 from ringlog.client.founding import found
@@ -225,7 +226,7 @@ def test_a_broker_that_stops_answering_leaves_fates_open_until_it_is_back(tmp_pa
             found(log, replica, "c")
             state = replica.state
             chain = EntryChain(state.epoch, _three(replica))
-            os.kill(info.broker_pid, signal.SIGSTOP)
+            stop(info.broker_pid)
             try:
                 with pytest.raises(LogUnavailable):
                     log.append([encoded.data for encoded in chain.entries])

@@ -15,6 +15,7 @@ from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
+from tests.stopping import stop
 from tests.system.agents_world import AgentsWorld, until
 from tests.system.registers_cluster import DEADLINE_S, Harm
 from tests.system.tablets_cluster import TABLE, TABLETS, TabletsCluster
@@ -123,7 +124,7 @@ def test_a_zone_moves_although_its_rebalancer_dies_and_waits_for_one_who_sleeps(
     (sleeper,) = alone[0].nodes if alone[0] is not None else ()
     name = state.nodes[sleeper].name
     world.submit(ChangeSettings((("zone_moves_max", PARTITIONS),)))
-    world.process_of(name).send_signal(signal.SIGSTOP)
+    stop(world.process_of(name).pid)
     world.submit(AlterZone(ZONE, replicas=1))
     late = [number for number, step in enumerate(alone) if step is not None and sleeper in step.nodes]
     replica.wait_for(
