@@ -38,9 +38,9 @@ def story(seed: int) -> RunReport:
         (100, "burst", (2,)),
         (150, "logged_tablets", (1, 2)),
         *((at, "tablet_burst", (4,)) for at in (1_500, 2_400, 2_900, 3_400, 4_500, 5_500, 7_000, 8_000)),
-        (2_500, "cut", ("split", 1)),
+        (2_500, "resize", ("split", 1)),
         (4_000, "start", ("n2",)),
-        (9_000, "cut", ("merge", 2)),
+        (9_000, "resize", ("merge", 2)),
         *((at, "tablet_burst", (4,)) for at in (9_100, 10_000, 11_500, 13_000)),
     ]
     return played(seed, happens, 16 * SECOND)

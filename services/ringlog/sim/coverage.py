@@ -10,6 +10,7 @@ from ringlog.kernel.operations.kinds import KINDS
 from ringlog.kernel.operations.stages import CANCELLED, FINISHED
 from ringlog.kernel.outcome import OutcomeKind
 from ringlog.kernel.registry import COMMANDS
+from ringlog.sim.acting import PERFORMED
 from ringlog.sim.families import FAMILIES
 from ringlog.sim.script import FAULTS
 
@@ -31,7 +32,7 @@ class CoverageTable:
 
 
 def tables(did: Did) -> tuple[CoverageTable, ...]:
-    """Commands by outcome and by fault, stages of operations by fault, and what else was counted."""
+    """Commands by outcome and by fault, stages of operations by fault, the words of scripts, what else was counted."""
     commands = sorted(COMMANDS)
     outcomes = [kind.value for kind in OutcomeKind if kind is not OutcomeKind.HALT]
     asked: Counter[tuple[str, str]] = Counter()
@@ -65,6 +66,7 @@ def tables(did: Did) -> tuple[CoverageTable, ...]:
                 for kind, stage in stages
             ),
         ),
+        _table("what scripts made happen", sorted(PERFORMED), ["times"], lambda r, _: did.get(("action", r), 0)),
         _others(did),
     )
 
@@ -85,6 +87,6 @@ def _table(title: str, rows: Sequence[str], columns: Sequence[str], count: Count
 
 
 def _others(did: Did) -> CoverageTable:
-    told = ("entry", "command", "during", "fault")
+    told = ("entry", "command", "during", "fault", "action")
     rows = sorted((" ".join(key), count) for key, count in did.items() if key[0] not in told)
     return CoverageTable("besides", ("times",), tuple((name, (count,)) for name, count in rows))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ringlog.kernel.commands.cluster import Noop
 from ringlog.kernel.outcome import Entry, Undecodable, UnknownCommand, UnreadableEntry
@@ -13,6 +13,7 @@ from ringlog.runtime.draw import draw_uuid
 from ringlog.sim.broker import METADATA, REQUESTS, RESULTS
 from ringlog.sim.chance import Chance
 from ringlog.sim.memo import cached_requests, cached_result
+from ringlog.sim.script import FAULTS
 from ringlog.sim.world import MS, SimHost, SimWorld
 from ringlog.wire.commands import encode_command
 from ringlog.wire.entries import author_entry, decode_entry
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
     from ringlog.sim.actors.cdc_job import SimCdcJob
     from ringlog.sim.actors.node import SimNode
     from ringlog.sim.simulation import Simulation
+
+
+WHAT: Final = (*FAULTS, "cut_off", "lies", "stall", "slow_reader", "slow_disk", "asked_again")
+"""The words of faults: those that any run may draw, and those of particular situations."""
 
 
 class Faulty(Protocol):

@@ -18,12 +18,9 @@ from ringlog.kernel.balance.advice import advise
 from ringlog.kernel.balance.reports import Reports
 from ringlog.kernel.changes import EpochChange
 from ringlog.kernel.commands.cluster import InitializeCluster
-from ringlog.kernel.commands.keyspaces import AlterKeyspace
-from ringlog.kernel.commands.pauses import BALANCING, SPLITS, PauseChanges, ResumeChanges
-from ringlog.kernel.commands.resizes import DecideResize
 from ringlog.kernel.operations.failures import stopped_by
 from ringlog.kernel.operations.stages import in_flight
-from ringlog.kernel.values import CdcOptions, Micros, Replication
+from ringlog.kernel.values import Micros
 from ringlog.operator.balance_film import BalanceFilm, film_of
 from ringlog.protocol.ack_book import AckBook
 from ringlog.protocol.data_nodes import Timers, followed
@@ -32,34 +29,27 @@ from ringlog.protocol.load_book import Heard, measured, take
 from ringlog.protocol.rebalancer_core import RebalancerView, propose
 from ringlog.protocol.roles import ROLES
 from ringlog.protocol.zone_groups import words_of
-from ringlog.sim import respelling, truncating
+from ringlog.sim.acting import perform
 from ringlog.sim.actors.acks import heard as acks_heard
 from ringlog.sim.actors.acks import plain_worker
 from ringlog.sim.actors.balancer import BalancerWorker, heard
 from ringlog.sim.actors.cdc_job import SECOND_HOST, SimCdcJob
 from ringlog.sim.actors.consumer import SimConsumer
 from ringlog.sim.actors.coordinator import CoordinatorWorker
-from ringlog.sim.actors.coordinator_path import SimApplication, disturb, level_of, register_keys
-from ringlog.sim.actors.imaged import EXECUTOR
+from ringlog.sim.actors.coordinator_path import SimApplication, disturb, register_keys
 from ringlog.sim.actors.keeper import KeeperWorker
-from ringlog.sim.actors.kept_rows import retain
 from ringlog.sim.actors.node import SimNode
 from ringlog.sim.actors.outsider import SimOutsider
 from ringlog.sim.actors.producer import SimProducer
 from ringlog.sim.actors.publisher import PublisherWorker
 from ringlog.sim.actors.role import Worker, member
 from ringlog.sim.actors.row_reads import WRITTEN
-from ringlog.sim.actors.row_reads import operate as read_rows
 from ringlog.sim.actors.validator import ValidatorWorker
 from ringlog.sim.broker import ACKS, CHANGES, LOAD
 from ringlog.sim.chance import Chance
 from ringlog.sim.families import CHECKS
-from ringlog.sim.families.zones import DRAWN, PLACING
 from ringlog.sim.faults import Faults
-from ringlog.sim.imaging import changes
 from ringlog.sim.memo import cached_change
-from ringlog.sim.moving_tablets import KEYSPACE as IN_TABLETS
-from ringlog.sim.moving_tablets import table_in_tablets
 from ringlog.sim.operator import SimOperator
 from ringlog.sim.prefix import (
     cluster_id_of,
@@ -67,11 +57,8 @@ from ringlog.sim.prefix import (
     registration,
     schema_commands,
     settings_of,
-    spread_commands,
     tokens_of,
 )
-from ringlog.sim.rebalancing import BURST, PLACE, placed
-from ringlog.sim.rebalancing import KEYSPACE as IN_ZONE
 from ringlog.sim.replica import SimAuthor, SimReplica, Step, draw_of
 from ringlog.sim.rest import helpless, unended_tablets, unended_zones, waits_for_lost, waits_for_tablets
 from ringlog.sim.script import (
@@ -246,7 +233,7 @@ class Run:
         for action in self.script.actions:
             self.world.run(action.at)
             self.world.tell("script", told(action))
-            self.act(action)
+            perform(self, action)
         self.world.run(self.script.calm)
         self.faults.stop()
         self.operator.call_off(self.by_id)
@@ -262,113 +249,7 @@ class Run:
             raise BrokenPromise("too_little", f"{entries} entries were applied, a run that counts has {entries_min}")
 
     def _happen(self, number: int, what: str, arguments: tuple[Any, ...]) -> None:
-        self.act(Action(number, self.world.now, what, arguments))
-
-    def act(self, action: Action) -> None:
-        """One action of the script."""
-        self.sim.did["action", action.what] += 1
-        match action.what, action.arguments:
-            case "spread", (factor, count):
-                self.operator.insist(spread_commands(factor, count, Chance(self.world.seed, "spread")))
-            case ("with_role", (_,)) | (("keep_rows" | "ask_peers"), ()):
-                pass  # it is there from the beginning
-            case "start", (name,):
-                if name not in self.started:
-                    self.started.add(name)
-                    if self.nodes[name].host.up:
-                        self.nodes[name].start()
-            case "replace", (name, founder):
-                self.nodes[name].replaces = self.nodes[founder]
-            case "lost", (name,):
-                self.lost.add(name)
-                self.world.crash(self.nodes[name].host, True)
-                self.nodes[name].lose()
-            case ("burst" | "late_burst") as what, (count,):
-                if self.producer.host.up:
-                    self.producer.burst(count, late=what == "late_burst")
-            case "set", (name, value):
-                self.operator.change(name, value)
-            case (("read" | "read_rows"), _):
-                self._read(action)
-            case "register", (name, register, wish):
-                access, level = level_of(wish)
-                self.applications[name].operate(access, self.registers[register], level)
-            case "when", (moment, nth, delay, what, *arguments):
-                self.sim.moments.arm(action.number, moment, nth, delay, what, *arguments)
-            case "imaged_burst", (count,):
-                if self.producer.host.up:
-                    self.producer.imaged_burst(action.number, count)
-            case "images", (what, table):
-                self.operator.images(changes(Chance(self.world.seed, f"images/{action.number}"), what, table))
-            case (("tablets" | "logged_tablets" | "tablet_burst" | "cut" | "hold" | "let_go" | "factor" | "zone"), _):
-                self._act_on_tablets(action)
-            case what, arguments if what in respelling.WHAT:
-                respelling.befalls(self.sim, self.operator, self.producer, action.number, what, arguments)
-            case what, arguments if what in truncating.WHAT:
-                truncating.befalls(self.sim, self.operator, action.number, what, arguments)
-            case "straggle", (delay,):
-                self.job.straggle(delay)
-            case "bury", (name, what):
-                self.operator.bury(self.nodes[name].registration.id, what)
-            case "fence", (away, closes):
-                hosts = (WRITER, SECOND_HOST, EXECUTOR)
-                self.operator.fence(lambda: self.faults.take_rights(hosts, away), self.job.again, closes=closes)
-            case "retention", ():
-                retain(self.sim)
-            case "lower_settled", ():
-                self.operator.lower_settled()
-            case "call_off", ():
-                self.operator.cancel()
-            case "command", (kind, way):
-                self.operator.command(action.number, kind, way)
-            case what, arguments:
-                self.faults.act(action.number, what, arguments)
-
-    def _ask_of_zones(self, number: int, kind: str) -> None:
-        """Somebody asks for something that is about zones, as they are now."""
-        chance = Chance(self.world.seed, f"zones/{number}/{self.world.now}")
-        if kind == PLACE:
-            self.operator.images(placed(self.sim.log.state, chance))
-        elif kind == BURST:
-            if self.producer.host.up:
-                self.producer.tablet_burst(number, 2, IN_ZONE)
-        elif (command := {**DRAWN, **PLACING}[kind](self.sim.log.state, chance)) is not None:
-            self.operator.images([command])
-
-    def _act_on_tablets(self, action: Action) -> None:
-        """A table in tablets, without or with a CDC log; writes to it; a decision to cut it otherwise; the balancer is
-        held up, and goes on; a keyspace is to have more or fewer replicas. Or something about zones.
-        """
-        match action.what, action.arguments:
-            case "zone", (kind,):
-                self._ask_of_zones(action.number, kind)
-            case ("tablets" | "logged_tablets") as what, (factor, count):
-                chance = Chance(self.world.seed, f"tablets/{action.number}")
-                log = CdcOptions(enabled=what == "logged_tablets")
-                self.operator.images(table_in_tablets(chance, factor, count, log))
-            case "tablet_burst", (count,):
-                if self.producer.host.up:
-                    self.producer.tablet_burst(action.number, count)
-            case "cut", (decision, sequence):
-                self.operator.images([DecideResize(f"{IN_TABLETS}.t", decision, sequence)])
-            case "hold", (of,):
-                self.operator.images([PauseChanges((BALANCING, SPLITS), of, "upgrade")])
-            case "let_go", (of,):
-                self.operator.images([ResumeChanges((BALANCING, SPLITS), of)])
-            case "factor", (keyspace, factor):
-                self.operator.images([AlterKeyspace(keyspace, Replication("tablets", factor))])
-
-    def _read(self, action: Action) -> None:
-        """Read every key of the load's table from one node; or one that was written, from all that have it."""
-        if action.what == "read_rows":
-            application, number, way = action.arguments
-            read_rows(self.applications[APPLICATIONS[application]], number, way)
-            return
-        up = [node for name, node in sorted(self.nodes.items()) if node.lives and node.host.up]
-        if up:
-            self.world.tell("script", "reads")
-            node = up[action.number % len(up)]
-            self.producer.read_all(node)
+        perform(self, Action(number, self.world.now, what, arguments))
 
     def close(self) -> None:
         """Let go of everything at the end. Thousands of objects know each other: without this they would wait for the
