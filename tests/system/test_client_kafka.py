@@ -12,6 +12,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from tests.client.mini_validator import MiniValidator
 
+from ringlog.cli.node_discovery import founded_id, in_cluster
 from ringlog.client.client import Client, Logs
 from ringlog.client.founding import Founding, found_cluster
 from ringlog.client.results import AppliedResult, RejectedResult, Submitted
@@ -58,6 +59,30 @@ def test_of_three_founders_at_once_exactly_one_founds(stack: StackInfo, cluster_
     assert [founding.here for founding in foundings].count(True) == 1
     assert len({(founding.cluster_id, founding.submitter) for founding in foundings}) == 1
     assert not found_cluster(stack.bootstrap_servers, cluster_name).here
+
+
+def test_nodes_that_meet_found_one_cluster_and_one_is_told_no_name(
+    stack: StackInfo, cluster_name: str, tmp_path: Path
+) -> None:
+    told: list[tuple[str, str]] = []
+    stopping = threading.Event()
+
+    def work(node: str, cluster: str | None, seed: str) -> None:
+        meet = f"unix:{tmp_path / node}.sock"
+        seeds = f"unix:{tmp_path / seed}.sock"
+        with in_cluster(stack.bootstrap_servers, cluster, node, tmp_path, meet, seeds, stopping) as context:
+            assert context is not None
+            told.append((context.cluster, founded_id(context.bootstrap, context.cluster)))
+
+    threads = [threading.Thread(target=work, args=args) for args in (("n1", None, "n2"), ("n2", cluster_name, "n1"))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(DEADLINE_S)
+    stopping.set()
+    founding = found_cluster(stack.bootstrap_servers, cluster_name)
+    assert told == [(cluster_name, founding.cluster_id)] * 2
+    assert founding.submitter in ("node-n1", "node-n2")
 
 
 def test_founding_publishes_every_schema(stack: StackInfo, cluster_name: str) -> None:

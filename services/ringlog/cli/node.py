@@ -15,6 +15,7 @@ from rich.table import Table
 import ringlog
 from ringlog.cli import node_movements
 from ringlog.cli.connection import Bootstrap, Cluster, Json, connect, fail, out, resolve
+from ringlog.cli.node_discovery import Meet, Seeds, in_cluster
 from ringlog.client.founding import founded_as
 from ringlog.log.opening import beginning_of
 from ringlog.log.replay import say
@@ -43,31 +44,37 @@ def run(
     shards: Annotated[int, typer.Option(help="Number of shards (cores).", min=1, max=4096)] = 2,
     join: Annotated[bool, typer.Option("--join", help="Ask to join once registered.")] = False,
     tokens: Annotated[int, typer.Option(help="Number of tokens to join with.", min=1, max=1024)] = NUM_TOKENS,
+    meet: Meet = None,
+    seeds: Seeds = "",
 ) -> None:
-    """Run one node in the foreground until it is stopped: register, join if asked, keep rows, acknowledge epochs."""
+    """Run one node in the foreground until it is stopped: register, join if asked, keep rows, acknowledge epochs.
+
+    With --meet and --seeds nodes find each other before there is a cluster, and one of them founds it.
+    """
     from ringlog.node.identity import folder_of
     from ringlog.node.patience import reached
     from ringlog.node.process import NodeFailed, NodeOptions, NodeProcess  # an extra: the node's web server
 
-    context = resolve(bootstrap, cluster)
     private_process()
     setup_logs()
     stopping = threading.Event()
     stop_on_signals(stopping)
-    place = context.bootstrap, context.cluster
-    with closing(connect(context, f"node-{name}", say)) as client:
-        cluster_id = reached(partial(founded_as, client.replica.log, beginning=beginning_of(*place)), stopping)
-        if cluster_id is None:
+    nodes = data or default_data_dir() / "nodes"
+    with in_cluster(bootstrap, cluster, name, nodes, meet, seeds, stopping) as context:
+        if context is None:
             return
-        try:
-            folder = folder_of(data or default_data_dir() / "nodes", context.cluster, cluster_id, name)
-            options = NodeOptions(name, "127.0.0.1", port, datacenter, rack, shards, folder)
-            process = NodeProcess(
-                options, client, context.bootstrap, context.cluster, cluster_id, SystemClock(), stopping
-            )
-            process.run(ringlog.__version__, ringlog.FEATURES, tokens if join else None)
-        except NodeFailed as failed:
-            fail(failed.code, str(failed))
+        place = context.bootstrap, context.cluster
+        with closing(connect(context, f"node-{name}", say)) as client:
+            cluster_id = reached(partial(founded_as, client.replica.log, beginning=beginning_of(*place)), stopping)
+            if cluster_id is None:
+                return
+            try:
+                folder = folder_of(nodes, context.cluster, cluster_id, name)
+                options = NodeOptions(name, "127.0.0.1", port, datacenter, rack, shards, folder)
+                process = NodeProcess(options, client, *place, cluster_id, SystemClock(), stopping)
+                process.run(ringlog.__version__, ringlog.FEATURES, tokens if join else None)
+            except NodeFailed as failed:
+                fail(failed.code, str(failed))
 
 
 @app.command("list")

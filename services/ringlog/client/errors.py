@@ -5,6 +5,7 @@ ClientError
 ├── InvalidSubmission    it could not be sent as asked for
 ├── ClientBroken         a thread of the client has failed; fates of requests are open
 ├── NotFounded           the log has no founding entry
+├── DiscoveryImpossible  a process cannot be asked, or what it keeps of a discovery is not its own
 ├── SchemasIncompatible  a release may not write beside what is there
 ├── TakeOverRefused      the rules refuse the take-over itself
 ├── WriteUnanswered      nobody knows whether a row's write is in the topic
@@ -57,6 +58,12 @@ class ClientBroken(ClientError):
 
     def __init__(self, why: str) -> None:
         super().__init__(f"the client has failed: {why}", "report it; submit again with the same id, or withdraw")
+
+
+class DiscoveryImpossible(ClientError):
+    """A process that looks for its cluster cannot be asked, or what it keeps of that is damaged or another one's."""
+
+    code = "discovery_impossible"
 
 
 class NotFounded(ClientError):

@@ -34,6 +34,8 @@ PARTITION_BYTES_MAX = 4 * 1024 * 1024
 """Writes of one partition that a replica gives as an answer."""
 ENTRIES_BYTES_MAX = 4 * 1024 * 1024
 """What a node takes of a peer's log in one answer. A page is closed as those of streams are; one entry is smaller."""
+DISCOVERY = "ringlog.discovery.Peer"
+"""Name of the service by which processes find each other before there is a cluster; its method is Meet."""
 SNAPSHOT_BYTES_MAX = 256 * 1024 * 1024
 """What a node takes of a peer's snapshot, page by page."""
 
@@ -253,6 +255,30 @@ class EntriesReply:
 
 
 @dataclass(frozen=True, slots=True)
+class MetPeer:
+    """Who answered at an address."""
+
+    address: str
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class DiscoveryView:
+    """What a process that looks for its cluster knows: its question, its answer, and its file.
+
+    See ``ringlog.protocol.discovery``.
+    """
+
+    cluster: str
+    address: str
+    id: str
+    known: tuple[str, ...] = ()
+    met: tuple[MetPeer, ...] = ()
+    founder: str = ""
+    cluster_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class StatusRequest:
     """How is the node?"""
 
@@ -318,6 +344,7 @@ RECORDS: tuple[type[Any], ...] = (
     Rows,
     EntriesRequest,
     EntriesReply,
+    DiscoveryView,
     StatusRequest,
     StatusReply,
     JournalRecord,

@@ -1,0 +1,174 @@
+"""Processes find each other over gRPC, with a view on the disk, and one of them founds."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+
+import grpc
+import pytest
+
+from ringlog.client import discovering
+from ringlog.client.discovering import FILE, MEET, Discovering, waits_for
+from ringlog.client.errors import DiscoveryImpossible
+from ringlog.client.founding import Founding, found
+from ringlog.log.memory import MemoryLog
+from ringlog.log.replica import LogReplica
+from ringlog.protocol.discovery import beginning, founds
+from ringlog.runtime.draw import SeededDraw
+from ringlog.wire.data import DiscoveryView, pack, unpack
+
+LONG_S = 60.0
+
+
+class Group:
+    """Processes of one machine, which listen on files, beside a log in memory."""
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self.folder, self.stack = folder, stack
+        self.log = MemoryLog()
+        self.foundings: list[Founding] = []
+        self.told: list[str] = []
+        self.stopping = threading.Event()
+        self.threads = stack.enter_context(ThreadPoolExecutor(8))
+        stack.callback(self.stopping.set)
+
+    def address(self, name: str) -> str:
+        return f"unix:{self.folder / name}.sock"
+
+    def open(self, name: str, seeds: str = "", cluster: str = "c") -> Discovering:
+        """One that answers. The lowest letter has the lowest id."""
+        draw = SeededDraw(b"") if name != "a" else Zeros()
+        made = Discovering(self.folder / name, cluster, self.address(name), map(self.address, seeds), draw)
+        return self.stack.enter_context(made)
+
+    def settling(self, one: Discovering, found: Callable[[str], object] | None = None) -> Future[tuple[str, str]]:
+        return self.threads.submit(one.settle, self.existing, found or self.found, self.stopping, self.told.append)
+
+    def existing(self, name: str) -> str:
+        assert name == "c"
+        with LogReplica(self.log) as replica:
+            return replica.read_barrier(LONG_S).cluster_id
+
+    def found(self, name: str) -> None:
+        with LogReplica(self.log) as replica:
+            self.foundings.append(found(self.log, replica, name))
+
+
+class Zeros:
+    def take(self, count: int) -> bytes:
+        return bytes(count)
+
+
+@pytest.fixture
+def group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Group]:
+    monkeypatch.setattr(discovering, "ROUND_S", 0.05)
+    with ExitStack() as stack:
+        yield Group(tmp_path, stack)
+
+
+def settled(*waits: Future[tuple[str, str]]) -> str:
+    ((name, cluster_id),) = {one.result(LONG_S) for one in waits}
+    assert name == "c"
+    return cluster_id
+
+
+def test_of_those_that_know_each_other_by_others_the_lowest_founds(group: Group) -> None:
+    waits = [group.settling(group.open(name, seeds, cluster)) for name, seeds, cluster in MEMBERS]
+    cluster_id = settled(*waits)
+    (founding,) = group.foundings
+    assert (founding.here, founding.cluster_id) == (True, cluster_id)
+    late = group.open("e", "d", "")
+    assert settled(group.settling(late)) == cluster_id
+    assert len(group.foundings) == 1
+    assert late.view.cluster_id == cluster_id
+
+
+MEMBERS = (("c", "b", ""), ("b", "a", ""), ("d", "c", "c"), ("a", "b", ""))
+"""Name, seeds, and what it is told of the cluster: a, which founds, hears its name from d."""
+
+
+def test_who_decided_and_crashed_founds_when_it_is_back_and_nobody_else_meanwhile(group: Group) -> None:
+    one, other = group.open("a", "b"), group.open("b", "a")
+    crashed = group.settling(one, lambda _: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        crashed.result(LONG_S)
+    waiting = group.settling(other)
+    with grpc.insecure_channel(group.address("b")) as channel:
+        said = unpack(DiscoveryView, channel.unary_unary(MEET)(pack(one.view), timeout=LONG_S))
+    assert (said.founder, founds(said)) == (one.view.id, False)
+    one.__exit__()
+    assert not waiting.done()
+    again = group.open("a", "")
+    assert again.view == one.view, "it goes on where it stopped, whatever its seeds are now"
+    assert settled(group.settling(again), waiting)
+    assert len(group.foundings) == 1
+
+
+def test_a_cluster_of_the_log_ends_all_waiting(group: Group) -> None:
+    waiting = group.settling(group.open("b", "a"))
+    group.found("c")
+    assert settled(waiting) == group.existing("c")
+
+
+def test_a_cluster_that_only_a_peer_has_shown_is_never_taken_for_one(group: Group) -> None:
+    liar = group.open("a", "b")
+    liar._save(DiscoveryView("c", group.address("a"), "0", liar.view.known, cluster_id="of another broker"))
+    one = group.open("b", "a")
+    waiting = group.settling(one)
+    while not one.view.cluster_id:
+        one._news.wait(0.01)
+    assert not waiting.done()
+    assert "this broker has no log of it" in waits_for(one.view)
+    group.stopping.set()
+    assert waiting.result(LONG_S) == ("", "")
+    assert group.foundings == []
+
+
+def test_who_looks_for_another_cluster_is_refused_an_answer(group: Group) -> None:
+    group.open("a", "b")
+    with grpc.insecure_channel(group.address("a")) as channel:
+        meet = channel.unary_unary(MEET)
+        for data, code in (
+            (pack(beginning("other", "x", "1", [group.address("a")])), grpc.StatusCode.FAILED_PRECONDITION),
+            (b"no view", grpc.StatusCode.INVALID_ARGUMENT),
+        ):
+            with pytest.raises(grpc.RpcError) as refused:
+                meet(data, timeout=LONG_S)
+            assert refused.value.code() is code
+
+
+def test_what_it_waits_for_is_said(group: Group) -> None:
+    unnamed = beginning("", "a", "1", ["b"])
+    assert "--cluster" in waits_for(unnamed)
+    many = beginning("c", "a", "1", map(str, range(12)))
+    assert "and 2 more" in waits_for(many)
+    waiting = group.settling(group.open("b", "a"))
+    while not group.told:
+        assert not waiting.done()
+    assert group.address("a") in group.told[0]
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[:-1], lambda _: b""])
+def test_a_damaged_file_is_refused(group: Group, damage: Callable[[bytes], bytes]) -> None:
+    group.open("b", "a").__exit__()
+    path = group.folder / "b" / FILE
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(DiscoveryImpossible, match="discovery"):
+        group.open("b")
+
+
+def test_a_file_of_another_process_and_a_port_that_is_taken_are_refused(group: Group) -> None:
+    group.open("b", "a").__exit__()
+    with pytest.raises(DiscoveryImpossible, match="which looks for c"):
+        Discovering(group.folder / "b", "c", group.address("x"))
+    with pytest.raises(DiscoveryImpossible, match="which looks for c"):
+        Discovering(group.folder / "b", "other", group.address("b"))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(DiscoveryImpossible, match=address):
+            Discovering(group.folder / "y", "c", address)

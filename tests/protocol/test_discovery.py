@@ -1,0 +1,231 @@
+"""Who founds a fresh cluster: all states of three processes, walks of more, and what happens without each rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from itertools import product
+from typing import TypeAlias
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ringlog.protocol.discovery import KNOWN_MAX, beginning, continued, decided, founds, hears, others, settled, unmet
+from ringlog.wire.data import DiscoveryView, MetPeer, pack, unpack
+
+Hears: TypeAlias = Callable[[DiscoveryView, DiscoveryView, str], DiscoveryView | None]
+Seeds: TypeAlias = tuple[str, ...]
+"""Of each process, the addresses that it begins with: ``("b", "", "ab")`` for a, b and c."""
+History: TypeAlias = tuple[DiscoveryView, ...]
+"""All views that a process has had on its disk. Whatever it has sent to somebody is one of those that have his address,
+and may arrive any time from then on, or never, or again: so messages lost, late and repeated, and crashes, are walked
+by letting each of these views arrive at each moment.
+"""
+State: TypeAlias = tuple[History, ...]
+LETTERS = "abcdef"
+
+
+def begun(seeds: Seeds) -> State:
+    return tuple((beginning("c", own, own, known),) for own, known in zip(LETTERS, seeds, strict=False))
+
+
+def arrivals(state: State, hearing: Hears = hears) -> Iterator[State]:
+    """Every state that one message more makes: a question, or an answer by one that knows the asker, or not."""
+    for at, (*_, mine) in enumerate(state):
+        for other in {view for history in state if history is not state[at] for view in history}:
+            asked_at = "" if mine.address in other.known else other.address
+            heard = hearing(mine, other, asked_at) if not asked_at or asked_at in mine.known else None
+            if heard is not None and heard != mine:
+                yield changed(state, at, heard)
+
+
+def changed(state: State, at: int, view: DiscoveryView) -> State:
+    return (*state[:at], (*state[at], view), *state[at + 1 :])
+
+
+def crashes(state: State) -> Iterator[State]:
+    """One forgets what it has heard: so it would be if a view could be sent before it is on the disk."""
+    for at, history in enumerate(state):
+        if history[-1] != history[0]:
+            yield changed(state, at, history[0])
+
+
+def founders(state: State) -> set[str]:
+    """Who has ever decided."""
+    return {view.id for history in state for view in history if founds(view)}
+
+
+def two_found(seeds: Seeds, hearing: Hears = hears, more: Callable[[State], Iterable[State]] = lambda _: ()) -> bool:
+    """Whether there is a reachable state in which two have decided to found; all are walked until one is met."""
+    start = begun(seeds)
+    known, waiting = set[object](), [start]
+    while waiting:
+        state = waiting.pop()
+        if len(founders(state)) > 1:
+            return True
+        for following in (*arrivals(state, hearing), *more(state)):
+            # In which order a process came to its views is no part of the state.
+            key = tuple((frozenset(history), history[-1]) for history in following)
+            if key not in known:
+                known.add(key)
+                waiting.append(following)
+    return False
+
+
+def reach(seeds: Seeds, own: str) -> set[str]:
+    """Where the seeds of a process lead, hop by hop."""
+    found, new = set[str](), {own}
+    while new:
+        found |= new
+        new = {one for name in new for one in seeds[LETTERS.index(name)]} - found
+    return found
+
+
+def all_meet(seeds: Seeds) -> bool:
+    ways = [reach(seeds, own) for own in LETTERS[: len(seeds)]]
+    return all(one & other for one in ways for other in ways)
+
+
+def test_two_found_only_where_their_seeds_lead_nowhere_in_common() -> None:
+    subsets = [[left + right for left in ("", x) for right in ("", y)] for x, y in ("bc", "ac", "ab")]
+    for seeds in product(*subsets):
+        assert two_found(seeds) is not all_meet(seeds), seeds
+
+
+# ------------------------------------------------------------------------------------- without each of the rules
+
+
+def without_a_word_of_founders(mine: DiscoveryView, other: DiscoveryView, asked_at: str) -> DiscoveryView | None:
+    return hears(mine, replace(other, founder=""), asked_at)
+
+
+def without_whom_it_knows(mine: DiscoveryView, other: DiscoveryView, asked_at: str) -> DiscoveryView | None:
+    return hears(mine, replace(other, known=(other.address, mine.address)), asked_at)
+
+
+def of_one_that_never_heard_of_me(mine: DiscoveryView, other: DiscoveryView, asked_at: str) -> DiscoveryView | None:
+    return hears(mine, replace(other, known=(*other.known, mine.address)), asked_at)
+
+
+@pytest.mark.parametrize(
+    ("seeds", "hearing", "more"),
+    [
+        (("b", ""), without_a_word_of_founders, None),
+        (("c", "c", "b"), without_whom_it_knows, None),
+        (("c", "c", "b"), of_one_that_never_heard_of_me, None),
+        (("c", "c", "b"), hears, crashes),
+    ],
+)
+def test_without_a_rule_two_found(
+    seeds: Seeds, hearing: Hears, more: Callable[[State], Iterable[State]] | None
+) -> None:
+    assert all_meet(seeds)
+    assert not two_found(seeds)
+    assert two_found(seeds, hearing, more or (lambda _: ()))
+
+
+# --------------------------------------------------------------------------------------------- more processes
+
+
+@st.composite
+def groups(draw: st.DrawFn) -> tuple[State, Seeds]:
+    """Up to six, some of which do not know the cluster's name, in the middle of their messages."""
+    letters = LETTERS[: draw(st.integers(2, 6))]
+    seeds = tuple("".join(draw(st.sets(st.sampled_from(letters)))) for _ in letters)
+    names = [draw(st.sampled_from(["c", ""])) for _ in letters]
+    state: State = tuple(
+        (beginning(name, own, own, known),) for name, own, known in zip(names, letters, seeds, strict=True)
+    )
+    for _ in range(draw(st.integers(0, 40))):
+        following = list(arrivals(state))
+        if not following:
+            break
+        state = draw(st.sampled_from(following))
+    return state, seeds
+
+
+def answered(views: dict[str, DiscoveryView]) -> bool:
+    """A round of questions that are all answered; whether it told anybody anything."""
+    before = dict(views)
+    for own in views:
+        for address in others(views[own]):
+            heard = hears(views[address], views[own])
+            assert heard is not None
+            views[address] = heard
+            answer = hears(views[own], heard, address)
+            assert answer is not None
+            views[own] = answer
+    return views != before
+
+
+@settings(max_examples=80, deadline=None)
+@given(groups())
+def test_once_messages_arrive_one_founds_and_all_know_whom(group: tuple[State, Seeds]) -> None:
+    state, seeds = group
+    views = {history[-1].address: history[-1] for history in state}
+    while answered(views):
+        pass
+    found = {own: view.founder for own, view in views.items()}
+    if all_meet(seeds):
+        named = any(view.cluster for view in views.values())
+        assert len(set(found.values())) == 1
+        assert {view.cluster for view in views.values()} == ({"c"} if named else {""})
+        assert all(found.values()) is named
+        assert sum(founds(view) for view in views.values()) == named
+    for own, view in views.items():
+        assert not unmet(view)
+        assert reach(seeds, own) <= set(view.known)
+
+
+# ------------------------------------------------------------------------------------------------ each rule
+
+
+def test_whoever_hears_of_a_cluster_founds_none() -> None:
+    there = settled(beginning("c", "b", "2", ""), "the cluster")
+    mine = beginning("", "a", "1", "b")
+    heard = hears(mine, there, "b")
+    assert heard is None, "it has not heard of this one"
+    asked = hears(there, mine)
+    assert asked is not None
+    heard = hears(mine, asked, "b")
+    assert heard is not None
+    assert (heard.cluster, heard.cluster_id, founds(heard)) == ("c", "the cluster", False)
+
+
+def test_a_process_is_met_under_another_name_of_its_own() -> None:
+    mine = beginning("c", "10.0.0.1:7", "1", ["localhost:7"])
+    assert unmet(mine) == ("localhost:7",)
+    heard = hears(mine, mine, "localhost:7")
+    assert heard is not None
+    assert founds(heard)
+
+
+def test_it_goes_on_with_new_seeds_where_it_stopped() -> None:
+    kept = unpack(DiscoveryView, pack(beginning("", "a", "1", "b")))
+    again = continued(kept, "c", "d")
+    assert (again.cluster, again.known, again.id) == ("c", ("a", "b", "d"), "1")
+    assert continued(again, "other", "").cluster == "c"
+    assert founds(continued(beginning("", "a", "1", ""), "c", ""))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        DiscoveryView("other", "b", "2", ("a", "b")),
+        DiscoveryView("c", "b", "2", tuple(map(str, range(KNOWN_MAX)))),
+        DiscoveryView("c", "b", "2" * 256, ("a", "b")),
+        DiscoveryView("c", "", "2", ("a", "b")),
+        DiscoveryView("c", "b", "", ("a", "b")),
+    ],
+)
+def test_who_is_not_listened_to_is_not_met(other: DiscoveryView) -> None:
+    assert hears(beginning("c", "a", "1", "b"), other) is None
+
+
+def test_the_lowest_id_of_those_that_were_met_founds() -> None:
+    met = (MetPeer("b", "2"), MetPeer("d", "3"))
+    view = DiscoveryView("c", "a", "1", ("a", "b", "d"), met)
+    assert founds(decided(view))
+    assert not founds(decided(replace(view, id="4")))
+    assert not founds(decided(replace(view, cluster="")))
