@@ -16,10 +16,11 @@ from operator import attrgetter, itemgetter
 from typing import Any, Generic, NamedTuple, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from ringlog.kernel.swift import is_plain, maker_of
-from ringlog.kernel.values import is_uuid, spoken
+from ringlog.kernel.values import GenerationRange, is_uuid, spoken
 from ringlog.wire import codec, reading, writing
 from ringlog.wire.binary import RecordCodec
 from ringlog.wire.codec import header_of
+from ringlog.wire.described import ranges_reader
 from ringlog.wire.errors import WireError
 from ringlog.wire.reading import Read
 from ringlog.wire.single_object import HEADER_BYTES
@@ -195,7 +196,10 @@ def _array(hint: Any, items: Any, known: Mapping[str, Any], where: str) -> Way:
     is_pair = get_origin(arguments[0]) is tuple
     write, read, back = (_pair if is_pair else _way)(arguments[0], items, known, where)
     from_wire = tuple if back is None else lambda values: tuple([back(value) for value in values])
-    return Way(writing.array(write), reading.array(read), from_wire)
+    all_read = reading.array(read)
+    if arguments[0] is GenerationRange:
+        all_read = ranges_reader(items, all_read)
+    return Way(writing.array(write), all_read, from_wire)
 
 
 def _pair(hint: Any, items: Any, known: Mapping[str, Any], where: str) -> Way:

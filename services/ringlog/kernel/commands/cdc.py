@@ -37,6 +37,7 @@ from ringlog.kernel.generations import requests
 from ringlog.kernel.generations.check import broken_part, broken_whole
 from ringlog.kernel.generations.describe import current, is_optimal, ranges_digest, tables_in_tablets
 from ringlog.kernel.generations.expiry import has_log
+from ringlog.kernel.generations.packed import ends_of, joined
 from ringlog.kernel.operations.kinds import kind_of
 from ringlog.kernel.operations.rings import target_owners
 from ringlog.kernel.operations.stages import COMMIT_CDC_GENERATION, PUBLISH_CDC_GENERATION, has_reached, in_flight
@@ -269,7 +270,7 @@ def _whole(state: ClusterState, prepared: PreparedGeneration, digest: str) -> tu
         names = ", ".join(map(str, missing[:5])) or "all"
         return Rejected("generation_incomplete", f"generation: {prepared.id} lacks {len(missing)} parts ({names})")
     parts = [received[part] for part in range(prepared.parts)]
-    ranges = tuple(described for part in parts for described in part)
+    ranges = joined(parts)
     found = ranges_digest(ranges)
     if found != digest:
         return Rejected("digest_mismatch", f"digest: the data of {prepared.id} has {found}")
@@ -277,7 +278,7 @@ def _whole(state: ClusterState, prepared: PreparedGeneration, digest: str) -> tu
     if rule is not None:
         return Rejected("generation_malformed", f"generation: {prepared.id}: {rule}")
     wanted = target_owners(state)
-    if len(ranges) != len(wanted) or any(described.end not in wanted for described in ranges):
+    if len(ranges) != len(wanted) or not all(map(wanted.__contains__, ends_of(ranges))):
         text = f"{prepared.id} has {len(ranges)} ranges, which are not those of the {len(wanted)} tokens there are now"
         return Rejected("generation_outdated", f"generation: {text}")
     return ranges

@@ -14,12 +14,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ringlog.kernel.generations.packed import PackedRanges, packed
 from ringlog.kernel.generations.stream_id import INDEX_BITS, RANGES_MAX, STREAM_ID_BYTES, VERSION
 from ringlog.kernel.ring.ranges import in_range
 from ringlog.kernel.ring.shards import IGNORE_MSB_MAX, SHARDS_MAX
 from ringlog.kernel.values import GenerationRange, Token, is_token
 
 _PLACE_BITS = INDEX_BITS + 4
+_ID = f"S{STREAM_ID_BYTES}"
 
 
 def broken_part(ranges: Sequence[GenerationRange]) -> str | None:
@@ -27,7 +29,7 @@ def broken_part(ranges: Sequence[GenerationRange]) -> str | None:
     first = _first_index(ranges)
     if first is None:
         return "must hold at least one range, with 16-byte stream ids"
-    if _sound(ranges, first):
+    if _sound(packed(ranges), first):
         return None
     return _first_broken(ranges, first)
 
@@ -45,25 +47,18 @@ def _first_broken(ranges: Sequence[GenerationRange], first: int) -> str | None:
     return None
 
 
-def _sound(ranges: Sequence[GenerationRange], first: int) -> bool:
+def _sound(columns: PackedRanges | None, first: int) -> bool:
     """True only if no rule is broken: all of them on all ranges at once, since nearly every part is sound."""
-    ends = [described.end for described in ranges]
-    ignored = [described.ignore_msb for described in ranges]
-    counts = [len(described.streams) for described in ranges]
-    streams = [stream for described in ranges for stream in described.streams]
-    if not (
-        (is_token(min(ends)) and is_token(max(ends)))
-        and (min(ignored) >= 0 and max(ignored) <= IGNORE_MSB_MAX)
-        and (min(counts) >= 1 and max(counts) <= SHARDS_MAX)
-        and set(map(len, streams)) == {STREAM_ID_BYTES}
-        and len(set(streams)) == len(streams)
-    ):
+    if columns is None:
         return False
-    fields = np.frombuffer(b"".join(streams), dtype=">u8").reshape(-1, 2)
-    places = np.repeat(np.arange(first, first + len(ranges), dtype=np.uint64), counts) << np.uint64(4)
+    bounds, counts = columns.ends, columns.counts
+    fields = np.frombuffer(columns.streams, dtype=">u8").reshape(-1, 2)
+    places = np.repeat(np.arange(first, first + len(bounds), dtype=np.uint64), counts) << np.uint64(4)
     if (fields[:, 1] & np.uint64((1 << _PLACE_BITS) - 1) != places | np.uint64(VERSION)).any():
         return False
-    bounds = np.array(ends, dtype=np.int64)
+    # With their places in them, ids of two ranges differ. None ends with a zero, which numpy would cut off.
+    if counts.max() > 1 and len(set(np.frombuffer(columns.streams, dtype=_ID).tolist())) < len(fields):
+        return False
     tokens = fields[:, 0].astype(np.int64)[counts[0] :]
     starts, stops = np.repeat(bounds[:-1], counts[1:]), np.repeat(bounds[1:], counts[1:])
     return bool((bounds[:-1] < bounds[1:]).all() and (starts < tokens).all() and (tokens <= stops).all())

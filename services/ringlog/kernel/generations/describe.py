@@ -22,9 +22,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
 from struct import Struct
 
+from ringlog.kernel.generations.packed import PackedRanges, digest_of, ends_of, joined
 from ringlog.kernel.generations.stream_id import RANDOM_BITS, StreamId, encode
 from ringlog.kernel.generations.tablet_streams import DescribedTable, described_as, ranges_of
 from ringlog.kernel.operations.rings import target_owners
@@ -81,6 +81,8 @@ def _random(seed: bytes, end: Token, slot: int, attempt: int) -> int:
 
 def ranges_digest(ranges: Iterable[GenerationRange]) -> str:
     """Hex SHA-256 of a generation's ranges: of each its end, ignored bits, number of streams, and those by slot."""
+    if isinstance(ranges, PackedRanges):
+        return digest_of(ranges)
     digest = hashlib.sha256()
     for part in ranges:
         head = _HEAD.pack(part.end, part.ignore_msb, len(part.streams))
@@ -95,7 +97,7 @@ def size_of(generation: Generation) -> Forgotten:
     if generation.forgotten is not None:
         return generation.forgotten
     tablets = [ranges_of(generation.timestamp, described) for described in generation.tables]
-    ranges = tuple(chain(generation.ranges, *tablets))
+    ranges = joined((generation.ranges, *tablets))
     return Forgotten(len(ranges), sum(len(described.streams) for described in ranges), ranges_digest(ranges))
 
 
@@ -115,7 +117,7 @@ def is_optimal(state: ClusterState, shards: bool = True) -> bool:
     last = current(state)
     if last is None:
         return not owners
-    if len(last.ranges) != len(owners) or any(described.end not in owners for described in last.ranges):
+    if len(last.ranges) != len(owners) or not all(map(owners.__contains__, ends_of(last.ranges))):
         return False
     if not fits_tablets(state):
         return False

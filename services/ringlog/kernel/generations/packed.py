@@ -1,0 +1,143 @@
+"""The ranges of a generation in columns: what every replica gets of a large ring, and few look into.
+
+A generation describes the whole ring anew, a range and its stream ids for each token. The fold asks little of them: are
+they sound, which digest have they, are their ends those of the tokens. Columns answer that for all ranges at once, and
+are a tenth of the memory of as many objects.
+
+``PackedRanges`` stands where a tuple of ``GenerationRange`` does and is equal to it; what encodes or publishes single
+ranges gets the tuple, which is made when first asked for and then kept, so that its items stay the same objects. Only
+ranges of the right shape are packed: ends are tokens, ignored bits and numbers of streams in their bounds, ids of 16
+bytes. So bytes that are no such thing go the way of tuples, to the words for what is wrong (``check``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import Any, cast, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ringlog.kernel.generations.stream_id import STREAM_ID_BYTES
+from ringlog.kernel.ring.shards import IGNORE_MSB_MAX, SHARDS_MAX
+from ringlog.kernel.values import GenerationRange, Token, is_token
+
+Ranges = tuple[GenerationRange, ...]
+
+
+class PackedRanges(Sequence[GenerationRange]):
+    """At least one range. ``ends``, ``ignored``, ``counts`` (of streams): ``int64``, one a range; ``streams``: all ids,
+    by range and slot. Nobody changes the arrays.
+    """
+
+    __slots__ = ("_made", "counts", "ends", "ignored", "streams")
+
+    def __init__(self, ends: NDArray[Any], ignored: NDArray[Any], counts: NDArray[Any], streams: bytes) -> None:
+        self.ends = ends
+        self.ignored = ignored
+        self.counts = counts
+        self.streams = streams
+        self._made: Ranges | None = None
+
+    def as_tuple(self) -> Ranges:
+        """The ranges, the same objects each time."""
+        if self._made is None:
+            ids = [self.streams[at : at + STREAM_ID_BYTES] for at in range(0, len(self.streams), STREAM_ID_BYTES)]
+            stops = self.counts.cumsum()
+            bounds = zip((stops - self.counts).tolist(), stops.tolist(), strict=True)
+            own = (tuple(ids[start:stop]) for start, stop in bounds)
+            self._made = tuple(map(GenerationRange, self.ends.tolist(), self.ignored.tolist(), own))
+        return self._made
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    @overload
+    def __getitem__(self, at: int) -> GenerationRange: ...
+    @overload
+    def __getitem__(self, at: slice) -> Ranges: ...
+    def __getitem__(self, at: int | slice) -> GenerationRange | Ranges:
+        if self._made is None and at in (0, -1):  # where parts meet: nothing else is made for it
+            ids = STREAM_ID_BYTES * int(self.counts[at])
+            own = self.streams[:ids] if at == 0 else self.streams[-ids:]
+            streams = tuple(own[start : start + STREAM_ID_BYTES] for start in range(0, ids, STREAM_ID_BYTES))
+            return GenerationRange(int(self.ends[at]), int(self.ignored[at]), streams)
+        return self.as_tuple()[at]
+
+    def __iter__(self) -> Iterator[GenerationRange]:
+        return iter(self.as_tuple())
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, PackedRanges):
+            same = self.streams == other.streams and len(self) == len(other)
+            return same and all(map(np.array_equal, self._columns(), other._columns()))
+        return self.as_tuple() == other if isinstance(other, tuple) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.as_tuple())
+
+    def __repr__(self) -> str:
+        return repr(self.as_tuple())
+
+    def _columns(self) -> tuple[NDArray[Any], ...]:
+        return self.ends, self.ignored, self.counts
+
+
+def packed(ranges: Sequence[GenerationRange]) -> PackedRanges | None:
+    """The ranges in columns; None if there are none, or the shape of one is not right."""
+    if isinstance(ranges, PackedRanges):
+        return ranges
+    ends = [described.end for described in ranges]
+    ignored = [described.ignore_msb for described in ranges]
+    counts = [len(described.streams) for described in ranges]
+    streams = [stream for described in ranges for stream in described.streams]
+    if not (
+        (ends and is_token(min(ends)) and is_token(max(ends)))
+        and (min(ignored) >= 0 and max(ignored) <= IGNORE_MSB_MAX)
+        and (min(counts) >= 1 and max(counts) <= SHARDS_MAX)
+        and set(map(len, streams)) == {STREAM_ID_BYTES}
+    ):
+        return None
+    bounds, bits, numbers = (np.array(column, dtype=np.int64) for column in (ends, ignored, counts))
+    return PackedRanges(bounds, bits, numbers, b"".join(streams))
+
+
+def as_ranges(columns: PackedRanges) -> Ranges:
+    """The same object, by the type of what it stands for: fields of states and commands are tuples of ranges."""
+    return cast(Ranges, columns)
+
+
+def joined(parts: Sequence[Sequence[GenerationRange]]) -> Ranges:
+    """All ranges of these parts, in their order; packed if all of them are."""
+    if len(parts) == 1:
+        return cast(Ranges, parts[0])
+    columns = [part for part in parts if isinstance(part, PackedRanges)]
+    if len(columns) < len(parts):
+        return tuple(chain.from_iterable(parts))
+    ends, ignored, counts = map(np.concatenate, zip(*(part._columns() for part in columns), strict=True))
+    return as_ranges(PackedRanges(ends, ignored, counts, b"".join([part.streams for part in columns])))
+
+
+def ends_of(ranges: Sequence[GenerationRange]) -> list[Token]:
+    """The end of each range."""
+    if isinstance(ranges, PackedRanges):
+        return cast(list[Token], ranges.ends.tolist())
+    return [described.end for described in ranges]
+
+
+def digest_of(columns: PackedRanges) -> str:
+    """Hex SHA-256 of the ranges: of each a head of 16 bytes (its end, ignored bits, number of streams), then the ids.
+
+    So all of it is words of 16 bytes, one a range and one a stream.
+    """
+    heads = np.arange(len(columns)) + columns.counts.cumsum() - columns.counts
+    ids = np.frombuffer(columns.streams, dtype=">u8").reshape(-1, 2)
+    words = np.empty((len(heads) + len(ids), 2), dtype=">u8")
+    words[heads, 0] = columns.ends.view(np.uint64)
+    words[heads, 1] = (columns.ignored << 32 | columns.counts).view(np.uint64)
+    others = np.ones(len(words), dtype=bool)
+    others[heads] = False
+    words[others] = ids
+    return hashlib.sha256(words.data).hexdigest()
