@@ -131,8 +131,8 @@ class Author:
 
 
 def uuid_of(number: int, space: int) -> str:
-    """A version-7 UUID; ascending in ``number`` within a ``space``."""
-    return f"{number:08x}-0000-7000-8000-{space:012x}"
+    """A version-7 UUID; ascending in ``number``, a millisecond each, within a ``space``."""
+    return f"{number >> 16:08x}-{number & 0xFFFF:04x}-7000-8000-{space:012x}"
 
 
 def join(author: Author, node: str, count: int) -> None:

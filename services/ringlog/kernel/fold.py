@@ -28,6 +28,7 @@ same function before they append, and there a defect is a plain rejection.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from ringlog.kernel import history
@@ -48,7 +49,7 @@ from ringlog.kernel.outcome import (
 )
 from ringlog.kernel.settings import setting
 from ringlog.kernel.state import ClusterState
-from ringlog.kernel.swift import maker_of, replaced
+from ringlog.kernel.swift import maker_of, replacer_of
 from ringlog.kernel.values import is_uuid
 
 FOUNDING = InitializeCluster.__name__
@@ -62,6 +63,9 @@ _new_context: Final = maker_of(EntryContext)
 _new_outcome: Final = maker_of(Outcome)
 _new_applied: Final = maker_of(Applied)
 _new_folded: Final = maker_of(Folded)
+_with_entry: Final[Callable[..., ClusterState]] = replacer_of(
+    ClusterState, ("cluster_id", "epoch", "state_id", "time", "history")
+)
 
 
 def fold(state: ClusterState, item: Entry | UnreadableEntry) -> Folded:
@@ -132,13 +136,13 @@ def _milliseconds(state_id: str) -> int:
 def _applied(before: ClusterState, decided: ClusterState, entry: Entry, context: EntryContext) -> ClusterState:
     """The state that the decision made, with what the entry itself adds: epoch, ids, time and history."""
     applied = _new_applied(context.epoch, entry.state_id, entry.request_id, entry.digest)
-    return replaced(
+    return _with_entry(
         decided,
-        cluster_id=before.cluster_id or entry.cluster_id,
-        epoch=context.epoch,
-        state_id=entry.state_id,
-        time=context.time,
-        history=before.history.with_(applied, setting(decided, "history_entries")),
+        before.cluster_id or entry.cluster_id,
+        context.epoch,
+        entry.state_id,
+        context.time,
+        before.history.with_(applied, setting(decided, "history_entries")),
     )
 
 

@@ -29,7 +29,7 @@ from ringlog.kernel.modes import Recovery as Recovery
 from ringlog.kernel.modes import ServiceGoal as ServiceGoal
 from ringlog.kernel.modes import ServiceMember as ServiceMember
 from ringlog.kernel.modes import Term as Term
-from ringlog.kernel.swift import replaced
+from ringlog.kernel.swift import replacer_of
 from ringlog.kernel.tables import AGGREGATES, FUNCTIONS, INDEXES, VIEWS, Aggregate, Function, TableIndex, View
 from ringlog.kernel.tables import Keyspace as Keyspace
 from ringlog.kernel.tables import PastLeeway as PastLeeway
@@ -465,4 +465,5 @@ def advance(state: ClusterState, epoch: Epoch, **parts: Any) -> ClusterState:
     for name, value in parts.items():
         if name in _STAMPED and value is not getattr(state, name):
             changed = changed.set(name, epoch)
-    return replaced(state, changed=changed, **parts)
+    after: ClusterState = replacer_of(ClusterState, ("changed", *parts))(state, changed, *parts.values())
+    return after

@@ -15,7 +15,7 @@ from dataclasses import fields
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
-__all__ = ["is_plain", "maker_of", "replaced"]
+__all__ = ["is_plain", "maker_of", "replaced", "replacer_of"]
 
 T = TypeVar("T")
 
@@ -27,7 +27,7 @@ def maker_of(frozen: type[T]) -> Callable[..., T]:
 
 
 @cache
-def _replacer_of(frozen: type[T], given: tuple[str, ...]) -> Callable[..., T]:
+def replacer_of(frozen: type[T], given: tuple[str, ...]) -> Callable[..., T]:
     """A function of a value and of the fields ``given``, in that order: the value with these."""
     names = _names(frozen)
     if unknown := set(given).difference(names):
@@ -73,4 +73,4 @@ else:
 
     def replaced(value: T, **given: Any) -> T:
         """``value`` with the fields ``given``; TypeError for one that its class does not have."""
-        return _replacer_of(type(value), tuple(given))(value, *given.values())
+        return replacer_of(type(value), tuple(given))(value, *given.values())

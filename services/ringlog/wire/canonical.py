@@ -29,7 +29,7 @@ def canonical_check(schema: Any, types: Mapping[str, Any]) -> Callable[[bytes], 
     return check
 
 
-_SHIFTS = range(0, 64, 7)
+_SHIFTS = range(7, 64, 7)
 
 
 def number_at(body: bytes, at: int) -> tuple[int, int]:
@@ -37,17 +37,17 @@ def number_at(body: bytes, at: int) -> tuple[int, int]:
     byte = body[at]
     if byte < 0x80:
         return (byte >> 1) ^ -(byte & 1), at + 1
-    number = 0
+    number = byte & 0x7F
     for shift in _SHIFTS:
-        byte = body[at]
         at += 1
+        byte = body[at]
         if byte < 0x80:
             break
         number |= (byte & 0x7F) << shift
     number |= byte << shift
     if byte == 0 or number >= 2**64:
         raise ValueError("not minimal, or more than 64 bits")
-    return (number >> 1) ^ -(number & 1), at
+    return (number >> 1) ^ -(number & 1), at + 1
 
 
 def _long(body: bytes, at: int) -> int:

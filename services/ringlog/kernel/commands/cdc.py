@@ -39,7 +39,7 @@ from ringlog.kernel.generations.describe import current, is_optimal, ranges_dige
 from ringlog.kernel.generations.expiry import has_log
 from ringlog.kernel.generations.packed import ends_of, joined
 from ringlog.kernel.operations.kinds import kind_of
-from ringlog.kernel.operations.rings import target_owners
+from ringlog.kernel.operations.rings import target_owners, target_tokens
 from ringlog.kernel.operations.stages import COMMIT_CDC_GENERATION, PUBLISH_CDC_GENERATION, has_reached, in_flight
 from ringlog.kernel.outcome import Accepted, Decision, EntryContext, Rejected
 from ringlog.kernel.state import (
@@ -277,8 +277,8 @@ def _whole(state: ClusterState, prepared: PreparedGeneration, digest: str) -> tu
     rule = broken_whole(parts)
     if rule is not None:
         return Rejected("generation_malformed", f"generation: {prepared.id}: {rule}")
-    wanted = target_owners(state)
-    if len(ranges) != len(wanted) or not all(map(wanted.__contains__, ends_of(ranges))):
+    wanted = target_tokens(state)
+    if ends_of(ranges) != wanted:
         text = f"{prepared.id} has {len(ranges)} ranges, which are not those of the {len(wanted)} tokens there are now"
         return Rejected("generation_outdated", f"generation: {text}")
     return ranges

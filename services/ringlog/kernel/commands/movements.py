@@ -74,8 +74,9 @@ def decide_join(state: ClusterState, command: Join, context: EntryContext) -> De
             "wrong_node_state",
             f"node: {node.name} is {shown_state(state, node.id)}, only a node in state none can join",
         )
-    for other in sorted(state.nodes.values(), key=lambda other: other.name):
-        if other.address == node.address and other.id != node.id and other.state != "left":
+    there = [other for other in state.nodes.values() if other.address == node.address]
+    for other in sorted(there, key=lambda other: other.name):
+        if other.id != node.id and other.state != "left":
             return Rejected("duplicate_address", f"node: {node.address} is also that of {other.name}: replace it")
     refused = missing_feature(state, node.name, node.features) or unavailable_tokens(state, command.tokens)
     if refused is not None:

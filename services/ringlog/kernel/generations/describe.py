@@ -27,7 +27,7 @@ from struct import Struct
 from ringlog.kernel.generations.packed import PackedRanges, digest_of, ends_of, joined
 from ringlog.kernel.generations.stream_id import RANDOM_BITS, StreamId, encode
 from ringlog.kernel.generations.tablet_streams import DescribedTable, described_as, ranges_of
-from ringlog.kernel.operations.rings import target_owners
+from ringlog.kernel.operations.rings import target_owners, target_tokens
 from ringlog.kernel.operations.stages import COMMIT_CDC_GENERATION, in_flight
 from ringlog.kernel.ring.ranges import ranges_between
 from ringlog.kernel.ring.shards import first_token_of_shard
@@ -117,7 +117,7 @@ def is_optimal(state: ClusterState, shards: bool = True) -> bool:
     last = current(state)
     if last is None:
         return not owners
-    if len(last.ranges) != len(owners) or not all(map(owners.__contains__, ends_of(last.ranges))):
+    if ends_of(last.ranges) != target_tokens(state):
         return False
     if not fits_tablets(state):
         return False

@@ -35,6 +35,8 @@ class PackedRanges(Sequence[GenerationRange]):
     __slots__ = ("_made", "counts", "ends", "ignored", "streams")
 
     def __init__(self, ends: NDArray[Any], ignored: NDArray[Any], counts: NDArray[Any], streams: bytes) -> None:
+        assert len(ends) == len(ignored) == len(counts) > 0, "a range has one of each"
+        assert len(streams) == STREAM_ID_BYTES * int(counts.sum()), "all streams are there"
         self.ends = ends
         self.ignored = ignored
         self.counts = counts
@@ -117,6 +119,7 @@ def joined(parts: Sequence[Sequence[GenerationRange]]) -> Ranges:
     if len(columns) < len(parts):
         return tuple(chain.from_iterable(parts))
     ends, ignored, counts = map(np.concatenate, zip(*(part._columns() for part in columns), strict=True))
+    assert len(ends) == sum(map(len, parts)), "no range is lost"
     return as_ranges(PackedRanges(ends, ignored, counts, b"".join([part.streams for part in columns])))
 
 

@@ -23,13 +23,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Final
 
 from ringlog.kernel.operations.kinds import kind_of
 from ringlog.kernel.operations.stages import PREPARED, STREAMING, WRITE_BOTH_READ_NEW, WRITE_BOTH_READ_OLD
 from ringlog.kernel.ownership.deltas import Touched, touched
 from ringlog.kernel.ownership.placements import group_at, nodes_of
+from ringlog.kernel.remembered import Remembered
 from ringlog.kernel.settings import setting
-from ringlog.kernel.state import ClusterState, Node, Operation, RangeGroup
+from ringlog.kernel.state import ClusterState, Node, Operation, Plan, RangeGroup
 from ringlog.kernel.values import Epoch, NodeId, OperationId, Token, Witness
 
 GATED_STAGES = (PREPARED, WRITE_BOTH_READ_OLD, WRITE_BOTH_READ_NEW)
@@ -40,6 +42,8 @@ REPORTED_STAGES = (STREAMING, WRITE_BOTH_READ_OLD)
 """Stages that end when every gaining node has reported that it has all rows."""
 
 _NEEDS_TOLD_MAX = 4
+_gaining: Final = Remembered[Plan, set[NodeId]](8)
+"""Of a plan, which is asked for them several times at each stage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +81,12 @@ def gaining_nodes(operation: Operation) -> tuple[NodeId, ...]:
 
     Some get rows of ranges that they have already: see ``operations.plan``.
     """
-    gaining = {change.node for change in operation.plan.start.write_added}
-    gaining.update(source.target for source in operation.plan.sources if source.source)
-    if kind_of(operation).node_gains:
-        gaining.add(operation.node)
-    return tuple(sorted(gaining))
+    plan = operation.plan
+    gaining = _gaining.get(plan)
+    if gaining is None:
+        entering = {change.node for change in plan.start.write_added}
+        gaining = _gaining.put(plan, entering.union(source.target for source in plan.sources if source.source))
+    return tuple(sorted(gaining.union([operation.node] if kind_of(operation).node_gains else ())))
 
 
 def gate(state: ClusterState, operation: Operation) -> Gate:

@@ -25,7 +25,7 @@ from functools import cache, partial
 from ringlog.kernel.operations.kinds import Changes, kind_of
 from ringlog.kernel.operations.rings import ring_after
 from ringlog.kernel.operations.sources import NOBODY, Members, givers_of, quorum_sources, sources_of
-from ringlog.kernel.ownership.placements import group_at, nodes_of, replications_in_use
+from ringlog.kernel.ownership.placements import nodes_of, replications_in_use
 from ringlog.kernel.ownership.shifts import Shift, part_in, shifts
 from ringlog.kernel.ownership.strategies import (
     ENTIRE,
@@ -37,9 +37,12 @@ from ringlog.kernel.ownership.strategies import (
     replication_key,
     ring_of,
 )
-from ringlog.kernel.ring.ranges import Range
+from ringlog.kernel.ring.ranges import Range, index_at
 from ringlog.kernel.state import Change, ClusterState, Deltas, LockedRange, Node, Operation, Plan, Source
+from ringlog.kernel.swift import maker_of
 from ringlog.kernel.values import NodeId, Replication, Token
+
+_new_change, _new_source, _new_lock = maker_of(Change), maker_of(Source), maker_of(LockedRange)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,15 +204,16 @@ def _planned(
     for one in moving:
         key = one.key
         for (start, end), exchange in one.ranges:
-            gained += [Change(key, start, end, node) for node in exchange.entering]
-            lost += [Change(key, start, end, node) for node in exchange.leaving]
+            gained += [_new_change(key, start, end, node) for node in exchange.entering]
+            lost += [_new_change(key, start, end, node) for node in exchange.leaving]
             if exchange.swaps is not None:
-                sources += [Source(key, start, end, giver, node) for node, giver in exchange.swaps]
+                sources += [_new_source(key, start, end, giver, node) for node, giver in exchange.swaps]
             else:
                 found = sources_of(*one.groups(end), nodes, dead, one.anywhere)
-                sources += [Source(key, start, end, source, node) for source, node in found]
-    assert len(set(gained)) == len(gained), "a node enters a group once"
-    assert not set(gained).intersection(lost), "nobody enters and leaves a range by one plan"
+                sources += [_new_source(key, start, end, source, node) for source, node in found]
+    entering = set(gained)
+    assert len(entering) == len(gained), "a node enters a group once"
+    assert entering.isdisjoint(lost), "nobody enters and leaves a range by one plan"
     assert all(source.source != source.target for source in sources), "nobody streams from itself"
     return Plan(
         split_at=split_at,
@@ -233,10 +237,11 @@ def locks_of(state: ClusterState, operation: Operation) -> tuple[LockedRange, ..
         return tuple(LockedRange(key, one.start, one.end, one.changed) for one in state.placements[key].ranges)
     locks, plan = [], operation.plan
     reached: dict[str, set[Token]] = {}
-    for deltas in (plan.start, plan.middle, plan.finish):
-        for changes in (deltas.read_added, deltas.read_removed, deltas.write_added, deltas.write_removed):
-            for change in changes:
-                reached.setdefault(change.replication, set()).add(change.end)
+    deltas = plan.start, plan.middle, plan.finish
+    lists = [one for of in deltas for one in (of.read_added, of.read_removed, of.write_added, of.write_removed)]
+    for changes in {id(one): one for one in lists}.values():  # who enters the writers enters the readers, too
+        for change in changes:
+            reached.setdefault(change.replication, set()).add(change.end)
     for source in plan.sources:
         reached.setdefault(source.replication, set()).add(source.end)
     for key, placement in sorted(state.placements.items()):
@@ -245,17 +250,17 @@ def locks_of(state: ClusterState, operation: Operation) -> tuple[LockedRange, ..
         inside = reached.get(key, set())
         if key != ENTIRE:
             inside.update(plan.split_at)
-        ends = {group_at(placement, token).end for token in inside}
+        ranges, cuts = placement.ranges, placement.ends
+        places = {index_at(cuts, token) for token in inside}
         if key != ENTIRE:
-            ends.update(end for token in plan.merge_at for end in _both_sides(placement.ends, token))
-        for end in sorted(ends):
-            group = group_at(placement, end)
-            locks.append(LockedRange(key, group.start, group.end, group.changed))
+            places.update(place for token in plan.merge_at for place in _both_sides(cuts, token))
+        locked = [ranges[place] for place in sorted(places)]
+        locks += [_new_lock(key, group.start, group.end, group.changed) for group in locked]
     assert len({(lock.replication, lock.end) for lock in locks}) == len(locks), "a range is locked once"
     return tuple(locks)
 
 
-def _both_sides(ends: Sequence[Token], token: Token) -> tuple[Token, Token]:
-    """The ends of the range that ends at ``token`` and of the next one."""
+def _both_sides(ends: Sequence[Token], token: Token) -> tuple[int, int]:
+    """Where the range is that ends at ``token``, and the next one."""
     index = bisect_left(ends, token)
-    return ends[index], ends[(index + 1) % len(ends)]
+    return index, (index + 1) % len(ends)

@@ -8,6 +8,7 @@ from ringlog.kernel.operations.kinds import kind_of
 from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.ownership.deltas import Order
 from ringlog.kernel.ownership.strategies import Ring
+from ringlog.kernel.ownership.token_maps import changed_map, in_order_of
 from ringlog.kernel.state import ClusterState, Operation
 from ringlog.kernel.values import NodeId, Token
 
@@ -19,6 +20,14 @@ def target_owners(state: ClusterState) -> Map[Token, NodeId]:
         if kind_of(operation).makes_generation:
             owners = owners.update(dict.fromkeys(operation.tokens, operation.node))
     return owners
+
+
+def target_tokens(state: ClusterState) -> list[Token]:
+    """The tokens of ``target_owners``, in ascending order."""
+    tokens, owners = in_order_of(state.token_owners)
+    coming = {token for one in in_flight(state) if kind_of(one).makes_generation for token in one.tokens}
+    # Two ascending runs, which sorting merges in linear time.
+    return sorted([*tokens, *sorted(coming.difference(owners))])
 
 
 def walk_order(state: ClusterState) -> Order:
@@ -39,16 +48,11 @@ def resulting_owners(owners: Map[Token, NodeId], operation: Operation) -> Map[To
     assert all(owners.get(token) in (None, operation.node, operation.replaced) for token in operation.tokens), (
         "it takes nobody's tokens, or those of whom it replaces"
     )
-    for token in operation.gone:
-        owners = owners.delete(token)
-    return owners.update(dict.fromkeys(operation.tokens, operation.node))
+    return changed_map(owners, operation.gone, dict.fromkeys(operation.tokens, operation.node))
 
 
 def ring_after(ring: Ring, *operations: Operation) -> Ring:
     """The ring when ``operations`` have finished, from the one before them."""
-    owners = dict(ring.owners)
     for operation in operations:
-        for token in operation.gone:
-            del owners[token]
-        owners.update(dict.fromkeys(operation.tokens, operation.node))
-    return ring.owned_by(owners)
+        ring = ring.changed(operation.gone, dict.fromkeys(operation.tokens, operation.node))
+    return ring

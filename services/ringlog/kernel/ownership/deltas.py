@@ -12,15 +12,17 @@ put into its own by its distance alone: nothing is walked.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from immutables import Map
 
 from ringlog.kernel.ring.ranges import Range
 from ringlog.kernel.state import Change, Deltas, Node, Placement, RangeGroup, Replica
+from ringlog.kernel.swift import maker_of
 from ringlog.kernel.values import Epoch, NodeId, Token
 
+_new_group = maker_of(RangeGroup)
 _LAP = 2**64
 """Above every distance on the ring."""
 
@@ -39,30 +41,29 @@ def touched(*deltas: Deltas) -> dict[str, list[tuple[Range, Touched]]]:
     """Key of a setting to the ranges that ``deltas`` change together, by end, with what happens to each."""
     gathered: dict[str, dict[Range, Touched]] = {}
     for one in deltas:
-        for change in one.read_added:
-            here = _here(gathered, change)
+        for change, here in _places(gathered, one.read_added):
             here.read_added = (*here.read_added, change.node)
-        for change in one.read_removed:
-            here = _here(gathered, change)
+        for change, here in _places(gathered, one.read_removed):
             here.read_removed = (*here.read_removed, change.node)
-        for change in one.write_added:
-            here = _here(gathered, change)
+        for change, here in _places(gathered, one.write_added):
             here.write_added = (*here.write_added, change.node)
-        for change in one.write_removed:
-            here = _here(gathered, change)
+        for change, here in _places(gathered, one.write_removed):
             here.write_removed = (*here.write_removed, change.node)
     return {key: sorted(ranges.items(), key=_by_end) for key, ranges in gathered.items()}
 
 
-def _here(gathered: dict[str, dict[Range, Touched]], change: Change) -> Touched:
-    ranges = gathered.get(change.replication)
-    if ranges is None:
-        ranges = gathered[change.replication] = {}
-    place = change.start, change.end
-    here = ranges.get(place)
-    if here is None:
-        here = ranges[place] = Touched()
-    return here
+def _places(gathered: dict[str, dict[Range, Touched]], changes: tuple[Change, ...]) -> Iterator[tuple[Change, Touched]]:
+    """Each change, and what is gathered of its range."""
+    key, ranges = None, {}
+    for change in changes:
+        if change.replication != key:
+            key = change.replication
+            ranges = gathered.setdefault(key, {})
+        place = change.start, change.end
+        here = ranges.get(place)
+        if here is None:
+            here = ranges[place] = Touched()
+        yield change, here
 
 
 def _by_end(item: tuple[Range, Touched]) -> Token:
@@ -80,15 +81,23 @@ class Order:
     nodes: Mapping[NodeId, Node]
     coming: Mapping[NodeId, tuple[Token, ...]] = field(default_factory=dict)
     beside: Mapping[NodeId, NodeId] = field(default_factory=dict)
+    _stands: dict[NodeId, tuple[tuple[Token, ...], bool]] = field(default_factory=dict, init=False, repr=False)
+    """Where those stand that were asked for: the same few are in many groups."""
 
     def place(self, end: Token, node: NodeId) -> tuple[int, bool]:
         """What the members of the range that ends at ``end`` are sorted by: the distance to a node's next token."""
+        stands = self._stands.get(node)
+        tokens, is_beside = self._stand(node) if stands is None else stands
+        index = bisect_left(tokens, end)
+        distance = tokens[index] - end if index < len(tokens) else tokens[0] - end + _LAP
+        return distance, is_beside
+
+    def _stand(self, node: NodeId) -> tuple[tuple[Token, ...], bool]:
         owner = self.beside.get(node, node)
         tokens = self.coming.get(owner) or self.nodes[owner].tokens
         assert tokens, "every replica owns a token, or is to take over one"
-        index = bisect_left(tokens, end)
-        distance = tokens[index] - end if index < len(tokens) else tokens[0] - end + _LAP
-        return distance, owner is not node
+        self._stands[node] = stands = tokens, owner is not node
+        return stands
 
     def sorted(self, end: Token, group: tuple[Replica, ...]) -> tuple[Replica, ...]:
         """The group of the range that ends at ``end``, in order."""
@@ -96,10 +105,9 @@ class Order:
 
     def with_one(self, end: Token, group: tuple[Replica, ...], replica: Replica) -> tuple[Replica, ...]:
         """The group, which is in order, with one more member."""
-        own, index = self.place(end, replica.node), 0
-        for member in group:
-            assert member.node != replica.node, "a node enters a group only once"
-            index += self.place(end, member.node) < own
+        assert replica.node not in [member.node for member in group], "a node enters a group only once"
+        own = self.place(end, replica.node)
+        index = bisect_left(group, own, key=lambda member: self.place(end, member.node))
         return (*group[:index], replica, *group[index:])
 
 
@@ -149,8 +157,10 @@ def _apply(placement: Placement, changes: Iterable[tuple[Range, Touched]], order
         for node in change.read_added:
             read = _among(read, write, _newcomer(newcomers, node, epoch))
         if read is not group.read or change.write_removed:
-            assert {replica.node for replica in read} <= {replica.node for replica in write}, "readers are writers"
-        ranges[index] = RangeGroup(start, end, read, write, epoch)
+            assert read is write or {replica.node for replica in read} <= {replica.node for replica in write}, (
+                "readers are writers"
+            )
+        ranges[index] = _new_group(start, end, read, write, epoch)
     assert len(ranges) == len(ends), "deltas cut no range and join none"
     return Placement(placement.key, tuple(ranges), ends)
 

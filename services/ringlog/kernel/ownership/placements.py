@@ -17,13 +17,19 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from typing import Final
 
 from ringlog.kernel.ownership.strategies import ENTIRE, IN_TABLETS, ends_of, natural, ring_of
 from ringlog.kernel.ownership.strategies import replication_key as replication_key
+from ringlog.kernel.ownership.token_maps import in_order_of
+from ringlog.kernel.remembered import Remembered
 from ringlog.kernel.ring.ranges import Range, index_at, ranges_between
 from ringlog.kernel.state import ClusterState, Keyspace, Node, Placement, RangeGroup, Replica
+from ringlog.kernel.swift import replaced
 from ringlog.kernel.values import Epoch, NodeId, Replication, Token
+
+_cut: Final = Remembered[tuple[Token, ...], tuple[list[Token], tuple[Token, ...]]](2)
+"""Ends, with the tokens at which they were cut, and what came of it: all settings but one are cut at the same ones."""
 
 
 def placement_key(keyspace: Keyspace) -> str:
@@ -61,7 +67,9 @@ def new_placement(
     """The placement of a setting that is in use from ``epoch`` on; ``owners``: the token map of the normal nodes."""
     ranges = canonical(replication, owners, nodes, epoch)
     assert bool(ranges) == bool(owners), "tokens cut the ring, and nothing else does"
-    return Placement(replication_key(replication), ranges, tuple(group.end for group in ranges))
+    ends = tuple(group.end for group in ranges)
+    tokens, _ = in_order_of(owners)
+    return Placement(replication_key(replication), ranges, tokens if ends == tokens else ends)
 
 
 # ------------------------------------------------------------------------------------------------------ lookup
@@ -101,25 +109,26 @@ def split(placement: Placement, tokens: Iterable[Token]) -> Placement:
     new = [] if placement.key == ENTIRE else [token for token in sorted(set(tokens)) if not _is_end(old, token)]
     if not new:
         return placement
-    ranges: list[RangeGroup] = []
-    ends: list[Token] = []
-    copied = 0
+    ends = _with_ends(old, new)
+    ranges = list(placement.ranges)
     for token in new:
-        place = bisect_left(old, token)
-        ranges += placement.ranges[copied:place]
-        ends += old[copied:place]
-        host = placement.ranges[place % len(old)] if old else RangeGroup(token, token, (), (), 0)
-        ranges.append(replace(host, end=token))
-        ends.append(token)
-        copied = place
-    ranges += placement.ranges[copied:]
-    ends += old[copied:]
+        place = bisect_left(ends, token)  # those below it are there already
+        host = ranges[place % len(ranges)] if ranges else RangeGroup(token, token, (), (), 0)
+        ranges.insert(place, replaced(host, end=token))
     assert len(ranges) == len(ends) == len(old) + len(new), "each token cuts one range in two"
     for token in new:
         at = bisect_left(ends, token)
         for index in (at, (at + 1) % len(ends)):
-            ranges[index] = replace(ranges[index], start=ends[index - 1])
-    return Placement(placement.key, tuple(ranges), tuple(ends))
+            ranges[index] = replaced(ranges[index], start=ends[index - 1])
+    return Placement(placement.key, tuple(ranges), ends)
+
+
+def _with_ends(old: tuple[Token, ...], new: list[Token]) -> tuple[Token, ...]:
+    """Ascending ends with those that are new: one object for all settings that had one before."""
+    known = _cut.get(old)
+    if known is None or known[0] != new:
+        known = _cut.put(old, (new, tuple(sorted([*old, *new]))))
+    return known[1]
 
 
 def merge(placement: Placement, tokens: Iterable[Token]) -> Placement:

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from ringlog.kernel.ownership.token_maps import in_order_of, with_tokens
 from ringlog.kernel.ring.ranges import index_at
 from ringlog.kernel.state import Node
 from ringlog.kernel.values import TOKEN_MAX, DatacenterReplication, NodeId, Replication, Token
@@ -57,12 +58,9 @@ class Ring:
     nodes: Mapping[NodeId, Node]
     census: Census
 
-    def owned_by(self, owners: Mapping[Token, NodeId]) -> Ring:
-        """The ring of another token map that differs in a few tokens."""
-        added = [token for token in owners if token not in self.owners]
-        # Two ascending runs, which sorting merges in linear time.
-        tokens = sorted([*(token for token in self.tokens if token in owners), *sorted(added)])
-        assert len(tokens) == len(owners), "every token has one owner"
+    def changed(self, gone: Iterable[Token], come: Mapping[Token, NodeId]) -> Ring:
+        """The ring without the tokens that are ``gone``, and with those that ``come`` or get another owner."""
+        tokens, owners = with_tokens(self.tokens, self.owners, gone, come)
         return Ring(tokens, owners, self.nodes, census_of(set(owners.values()), self.nodes))
 
     def within(self, datacenter: str) -> Ring:
@@ -88,10 +86,10 @@ class Ring:
 
 def ring_of(owners: Mapping[Token, NodeId], nodes: Mapping[NodeId, Node]) -> Ring:
     """The ring of a token map; ``nodes`` holds every owner."""
-    owners = dict(owners.items())
+    tokens, owners = in_order_of(owners)
     members = set(owners.values())
     assert all(owner in nodes for owner in members), "only registered nodes own tokens"
-    return Ring(tuple(sorted(owners)), owners, nodes, census_of(members, nodes))
+    return Ring(tokens, owners, nodes, census_of(members, nodes))
 
 
 def census_of(members: Iterable[NodeId], nodes: Mapping[NodeId, Node]) -> Census:

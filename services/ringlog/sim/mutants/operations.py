@@ -204,8 +204,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "split_on_the_wrong_side",
         PLACEMENTS,
-        "ranges[index] = replace(ranges[index], start=ends[index - 1])",
-        "ranges[index] = replace(ranges[index], start=ranges[index].start)",
+        "ranges[index] = replaced(ranges[index], start=ends[index - 1])",
+        "ranges[index] = replaced(ranges[index], start=ranges[index].start)",
         "ranges overlap after a split",
         20,
     ),
@@ -244,8 +244,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "streams_from_any_replica",
         PLAN,
-        "Source(key, start, end, giver, node) for node, giver in exchange.swaps",
-        "Source(key, start, end, one.groups(end)[0][0], node) for node, _ in exchange.swaps",
+        "_new_source(key, start, end, giver, node) for node, giver in exchange.swaps",
+        "_new_source(key, start, end, one.groups(end)[0][0], node) for node, _ in exchange.swaps",
         "rows come from another replica than the one whose place is taken",
         30,
     ),

@@ -1,0 +1,44 @@
+"""Token maps in order, whatever map they follow from; and what is remembered of the last few."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from immutables import Map
+
+from ringlog.kernel.ownership.token_maps import KNOWN_MAX, changed_map, in_order_of
+from ringlog.kernel.remembered import Remembered
+
+OWNERS = st.dictionaries(st.integers(-9, 9), st.sampled_from("abc"))
+Step = tuple[dict[int, str], set[int], bool]
+
+
+def plainly(owners: Map[int, str]) -> tuple[tuple[int, ...], dict[int, str]]:
+    return tuple(sorted(owners)), dict(owners)
+
+
+@given(OWNERS, st.lists(st.tuples(OWNERS, st.sets(st.integers(-9, 9)), st.booleans()), max_size=KNOWN_MAX + 2))
+def test_a_map_that_follows_is_in_order_as_if_made_anew(begin: dict[int, str], steps: list[Step]) -> None:
+    owners = Map(begin)
+    assert in_order_of(owners) == plainly(owners)
+    seen = [owners]
+    for come, gone, is_asked in steps:
+        leaving = [token for token in gone if token in owners]
+        expected = {token: owner for token, owner in owners.items() if token not in leaving} | come
+        owners = changed_map(owners, leaving, come)
+        seen.append(owners)
+        assert owners == Map(expected)
+        if is_asked:
+            assert in_order_of(owners) == plainly(owners)
+    for owners in seen:
+        assert in_order_of(owners) == plainly(owners) == in_order_of(dict(owners))
+
+
+def test_equal_objects_are_not_one_object() -> None:
+    known = Remembered[tuple[int, ...], str](2)
+    keys = [(one, one) for one in (1, 1, 2)]
+    assert known.put(keys[0], "first") == "first"
+    assert (known.get(keys[0]), known.get(keys[1])) == ("first", None)
+    known.put(keys[1], "second")
+    known.put(keys[2], "third")
+    assert [known.get(key) for key in keys] == [None, "second", "third"]
