@@ -12,7 +12,8 @@ import typer
 
 from ringlog.cli.connection import Bootstrap, Cluster, Json, fail, out, resolve
 from ringlog.client.acks import AcksReader
-from ringlog.client.recovering import FoundLog, RecoveryPlan, found_log, planned, rebuild
+from ringlog.client.recovering import RecoveryPlan, planned, rebuild
+from ringlog.client.recovery_place import FoundLog, KafkaPlace
 from ringlog.kernel.encoding import digest
 from ringlog.kernel.values import Epoch
 from ringlog.log.archive import Archive, folder_of
@@ -62,11 +63,10 @@ def recover(
         text = None if state is None else state.read_bytes()
         plan = planned(copy, operator, reason, lambda end: () if text is None else composed(text, end))
         context = resolve(bootstrap, cluster)
-        there = found_log(context.bootstrap, context.cluster)
-        view = _view(plan, there, _acknowledged(context, plan))
-        if not dry_run:
-            place_of = context.bootstrap, context.cluster
-            view |= {"topic_id": rebuild(*place_of, plan, replace=replace, replication=replication)}
+        with closing(KafkaPlace(context.bootstrap, context.cluster, replication)) as where:
+            view = _view(plan, where.found(), _acknowledged(context, plan))
+            if not dry_run:
+                view |= {"topic_id": rebuild(where, plan, replace=replace)}
     _say(view, as_json)
 
 

@@ -10,55 +10,47 @@ every invariant. Only then is anything touched (``rebuild``), and a log that has
 before the first is filled, and deleted once the snapshot is stored again, under the id of the new topic. The witnesses
 of that snapshot are those that the log names: its digest is folded anew here, and is theirs.
 
-Nothing else may run meanwhile. A rebuild that was broken off is begun again, with ``replace``.
+Nothing else may run meanwhile. A rebuild that was broken off, at whatever moment, is begun again by the same call
+(``ringlog.client.recovery_place`` says how that is known).
 
 Source: CEP-21, "Failure Recovery"; decision 81.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import islice, takewhile
+from itertools import takewhile
 from typing import Final
 
 from ringlog.client.errors import ClientError
-from ringlog.client.founding import make_topics
+from ringlog.client.recovery_place import FoundLog, RecoveryPlace
 from ringlog.kernel.commands.recovery import EnterRecovery, ForcedPart, ForceState
 from ringlog.kernel.commands.truncation import ARCHIVED, RecordArchive, TruncateLog, allowed_begin
 from ringlog.kernel.encoding import digest
 from ringlog.kernel.fold import fold
 from ringlog.kernel.invariants.check import violations
-from ringlog.kernel.outcome import Entry, OutcomeKind
+from ringlog.kernel.outcome import OutcomeKind
 from ringlog.kernel.service import in_recovery
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Command
 from ringlog.log.author import Author
 from ringlog.log.beginning import Beginning, SnapshotTopic
 from ringlog.log.copied import CopyEnd, LogCopy, end_of
-from ringlog.log.errors import LogForked, LogNotEmpty, LogUnavailable, TopicMissing
-from ringlog.log.kafka import KafkaLog
-from ringlog.log.opening import delete_entries, open_snapshots
+from ringlog.log.errors import LogForked, LogNotEmpty
 from ringlog.log.port import MetadataLog
-from ringlog.log.reading import read_to_end
 from ringlog.log.replica import LogReplica
-from ringlog.log.topics import METADATA, admin_client, delete_topic, topic_name
 from ringlog.protocol.draw import Draw
 from ringlog.runtime.clock import Clock, SystemClock
 from ringlog.runtime.draw import SystemDraw, draw_uuid
-from ringlog.wire.entries import EncodedEntry, decode_entry
+from ringlog.wire.entries import EncodedEntry
 from ringlog.wire.records import SnapshotConfirmation
 
 SUBMITTER: Final = "recover"
 FILLER: Final = b""
 BATCH_RECORDS: Final = 1_000
 BATCH_BYTES: Final = 16 << 20
-LOOKED_AT_MAX: Final = 100
-"""Records in which the id of the cluster is looked for that a log belongs to."""
-GONE_S: Final = 30.0
-LOOK_AGAIN_S: Final = 0.1
 
 
 class RecoveryRefused(ClientError):
@@ -131,76 +123,46 @@ def _commands(
 # ------------------------------------------------------------------------------------------------------- the log
 
 
-@dataclass(frozen=True, slots=True)
-class FoundLog:
-    """What is there under the log's name. ``records``: how many at most; ``cluster_id``: whose, empty: who knows."""
-
-    end: int
-    records: int
-    cluster_id: str
-
-
-def found_log(bootstrap_servers: str, cluster: str) -> FoundLog | None:
-    """The log that is there; None if there is no such topic. Raises LogUnavailable."""
-    with closing(KafkaLog(bootstrap_servers, cluster)) as log:
-        try:
-            log.identity()
-            begin, end = log.begin_offset(), log.end_offset()
-        except TopicMissing:
-            return None
-        return FoundLog(end, end - begin, _whose(log, begin))
-
-
-def _whose(log: MetadataLog, begin: int) -> str:
-    with closing(log.tail(begin)) as tail:
-        found = (decode_entry(record.data) for record in islice(read_to_end(log, tail), LOOKED_AT_MAX))
-        return next((one.cluster_id for one in found if isinstance(one, Entry)), "")
-
-
 def rebuild(
-    bootstrap_servers: str,
-    cluster: str,
+    place: RecoveryPlace,
     plan: RecoveryPlan,
     *,
     replace: bool = False,
-    replication: int | None = None,
     clock: Clock | None = None,
     draw: Draw | None = None,
 ) -> str:
     """Make the log what the plan says, and read it back; gives the id of its topic.
 
-    ``replace``: also where a log with records is there, which is gone then. ``replication``: see ``found_cluster``.
-    Raises LogNotEmpty, RecoveryRefused (then nothing was changed), LogForked if it reads back as something else, and
-    what making topics raises.
+    ``replace``: also where a log with records is there, which is gone then; one that a rebuild has begun, and nobody
+    has gone on with, needs no such word. Raises LogNotEmpty, RecoveryRefused (then nothing was changed), LogForked if
+    it reads back as something else, OSError, and what making topics raises.
     """
-    if plan.after.name != cluster:
-        raise RecoveryRefused("other_cluster", f"{plan.copy.place} is of cluster {plan.after.name}, not of {cluster}")
-    admin, name = admin_client(bootstrap_servers), topic_name(cluster, METADATA.suffix)
-    there = found_log(bootstrap_servers, cluster)
-    if there is not None and there.records and not replace:
-        raise LogNotEmpty(name, there.records, there.cluster_id)
+    if plan.after.name != place.name:
+        raise RecoveryRefused(
+            "other_cluster", f"{plan.copy.place} is of cluster {plan.after.name}, not of {place.name}"
+        )
+    there = place.found()
+    if there is not None and there.records and not (replace or _is_begun(place, plan, there)):
+        raise LogNotEmpty(place.log.name, there.records, there.cluster_id)
     if there is not None and there.end:
-        delete_topic(admin, name)
-        _await_gone(bootstrap_servers, cluster, name)
-    make_topics(bootstrap_servers, cluster, replication)
-    place = bootstrap_servers, cluster
-    with closing(KafkaLog(*place)) as log:
-        fill(log, plan)
-        if plan.copy.begin:
-            with closing(open_snapshots(*place)) as topic:
-                now = (clock or SystemClock()).now_us()
-                store_again(topic, log.identity(), plan, now, draw_uuid(draw or SystemDraw()))
-            delete_entries(*place, plan.copy.begin)
-        read_back(log, plan, Beginning(lambda: open_snapshots(*place), warns=False))
-        return log.identity()
+        place.make_room()
+    place.make()
+    topic_id = place.log.identity()
+    place.note(topic_id)
+    fill(place.log, plan)
+    if plan.copy.begin:
+        with closing(place.snapshots()) as topic:
+            now = (clock or SystemClock()).now_us()
+            store_again(topic, topic_id, plan, now, draw_uuid(draw or SystemDraw()))
+        place.delete_before(plan.copy.begin)
+    read_back(place.log, plan, Beginning(place.snapshots, warns=False))
+    place.note("")
+    return topic_id
 
 
-def _await_gone(bootstrap_servers: str, cluster: str, name: str) -> None:
-    deadline = time.monotonic() + GONE_S
-    while found_log(bootstrap_servers, cluster) is not None:
-        if time.monotonic() >= deadline:
-            raise LogUnavailable(f"topic {name} was deleted, and is still there", "recover again, with --replace")
-        time.sleep(LOOK_AGAIN_S)
+def _is_begun(place: RecoveryPlace, plan: RecoveryPlan, there: FoundLog) -> bool:
+    """Whether a rebuild of this copy has written what is there, and nobody else has."""
+    return there.topic_id == place.unfinished() and there.end <= plan.end.at.position + len(plan.entries)
 
 
 def fill(log: MetadataLog, plan: RecoveryPlan) -> None:

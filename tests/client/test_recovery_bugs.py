@@ -1,0 +1,410 @@
+"""Planted bugs in copies of the log and in recoveries: each makes a story fail that is told right without it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeAlias
+
+import pytest
+from immutables import Map
+
+from ringlog.client.recovering import RecoveryPlan, planned, rebuild
+from ringlog.kernel.commands.cluster import InitializeCluster, Noop
+from ringlog.kernel.commands.recovery import EnterRecovery, ForcedPart, ForceState, LeaveRecovery
+from ringlog.kernel.commands.truncation import ARCHIVED, RecordArchive, allowed_begin
+from ringlog.kernel.encoding import digest, encoded_parts
+from ringlog.kernel.fold import fold
+from ringlog.kernel.service import in_recovery
+from ringlog.kernel.values import Command
+from ringlog.log.archive import Archive, extended, whole
+from ringlog.log.copied import LogCopy, copy_of_archive, end_of
+from ringlog.log.errors import ArchiveForged, ArchiveGap, ArchiveOfAnotherLog, LogForked, LogNotEmpty, LogTruncated
+from ringlog.log.folding import BEGINNING
+from ringlog.log.memory import MemoryLog
+from ringlog.node.log_copy import COPY, copy_of_member, held_of
+from ringlog.node.member_copy import EVIDENCE, opened
+from ringlog.sim.mutants.plant import Mutant, planted
+from tests.client.test_recovery_killed import Killed, MemoryPlace, Steps
+from tests.log.test_snapshots import Cluster
+from tests.node.test_log_copy import confirmed, filled
+
+Story: TypeAlias = Callable[[Path], object]
+
+
+def lived() -> Cluster:
+    made = Cluster()
+    made.apply(InitializeCluster("c"), *[Noop()] * 8)
+    return made
+
+
+def copied(folder: Path, cluster: Cluster) -> LogCopy:
+    """A member's, which begins with a snapshot and has a hole in its offsets."""
+    with closing(opened(folder / COPY, cluster.log, cluster.beginning())) as file:
+        filled(file, cluster)
+        confirmed(cluster)
+        cluster.log.gap(2)
+        cluster.apply(Noop(), Noop())
+        filled(file, cluster)
+    return copy_of_member(folder)
+
+
+def archived(folder: Path, cluster: Cluster, segments: int = 1) -> Archive:
+    archive = Archive(folder)
+    for until in range(4, 4 + segments):
+        extended(archive, whole(cluster.log, None), BEGINNING, cluster.log.identity(), until)
+    return archive
+
+
+def plan_of(copy: LogCopy) -> RecoveryPlan:
+    return planned(copy, "ann", "the disk burnt")
+
+
+def place_of(steps: Steps | None = None) -> MemoryPlace:
+    made = MemoryPlace(steps or Steps())
+    made.name = "c"
+    return made
+
+
+def applied(cluster: Cluster, *commands: Command) -> list[str]:
+    """What becomes of each: empty, or the code that refuses it."""
+    codes = []
+    for command in commands:
+        made = fold(cluster.state, cluster.author.entry(cluster.state, command).entry)
+        codes.append(made.outcome.code)
+        cluster.state = made.state
+    return codes
+
+
+# ------------------------------------------------------------------------------------------------- the copies
+
+
+def a_copy_is_the_log(folder: Path) -> None:
+    cluster = lived()
+    copy = copied(folder, cluster)
+    assert digest(end_of(copy).at.state) == digest(cluster.state)
+    assert copy.begin > 0
+    assert list(copy.records()) == cluster.log.read(copy.begin, 0, 100)[0]
+
+
+def another_history_takes_no_place(folder: Path) -> None:
+    cluster = lived()
+    with closing(opened(folder / COPY, cluster.log, cluster.beginning())) as file:
+        filled(file, cluster)
+    end = cluster.log.end_offset()
+    cluster.log.truncate(end - 3)
+    with pytest.raises(LogTruncated):
+        opened(folder / COPY, cluster.log, cluster.beginning())
+    cluster.log.append([b"other"] * 5)
+    with closing(opened(folder / COPY, cluster.log, cluster.beginning())) as again, pytest.raises(LogForked):
+        again.take(cluster.log.read(again.held.next, 0, 100)[0])
+    assert held_of(folder / COPY).at.position == end
+
+
+def what_is_damaged_is_kept(folder: Path) -> None:
+    cluster = lived()
+    with closing(opened(folder / COPY, cluster.log, cluster.beginning())) as file:
+        filled(file, cluster)
+        cluster.apply(Noop())
+        filled(file, cluster)
+    path = folder / COPY
+    data = path.read_bytes()
+    path.write_bytes(data[:40] + bytes([data[40] ^ 1]) + data[41:])
+    opened(path, cluster.log, cluster.beginning()).close()
+    assert path.with_suffix(EVIDENCE).exists()
+
+
+def an_archive_is_whole_and_of_one_log(folder: Path) -> None:
+    cluster = lived()
+    archive = archived(folder, cluster, 4)
+    heads = archive.segments()
+    assert len(heads) == 4
+    path = archive.folder / heads[1].name
+    data = path.read_bytes()
+    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    with pytest.raises(ArchiveForged, match="another digest"):
+        list(archive.records(heads))
+    path.unlink()
+    with pytest.raises(ArchiveGap):
+        archive.segments()
+    path.write_bytes(data)
+    with pytest.raises(ArchiveOfAnotherLog, match="of the topic"):
+        extended(archive, whole(cluster.log, None), BEGINNING, MemoryLog().identity())
+
+
+# ------------------------------------------------------------------------------------------------ the recovery
+
+
+def it_comes_back_at_its_offsets(folder: Path) -> None:
+    cluster = lived()
+    copy = copied(folder, cluster)
+    before = cluster.log.end_offset()
+    cluster.log.append([b"has no effect"])
+    plan = plan_of(copy)
+    assert plan.end.lost == ()
+    place = place_of()
+    rebuild(place, plan)
+    held = cluster.log.read(copy.begin, 0, 100)[0]
+    again = [one for one in place.log.read(copy.begin, 0, 100)[0] if one.data]
+    assert [(one.offset, one.data) for one in again[: -len(plan.entries)]] == [
+        (one.offset, one.data) for one in held if one.offset < before
+    ]
+    assert in_recovery(plan.after) is not None
+    assert place.log.begin_offset() == allowed_begin(plan.after)
+
+
+def what_has_no_effect_stays_behind(folder: Path) -> None:
+    cluster = lived()
+    with closing(opened(folder / COPY, cluster.log, cluster.beginning())) as file:
+        cluster.log.append([b"has no effect"])
+        filled(file, cluster)
+    place = place_of()
+    plan = plan_of(copy_of_member(folder))
+    rebuild(place, plan)
+    assert place.log.end_offset() == plan.end.at.position + len(plan.entries)
+
+
+def a_new_topic_has_no_archive(folder: Path) -> None:
+    cluster = lived()
+    head = archived(folder, cluster).segments()[-1]
+    cluster.apply(RecordArchive(head.last, head.next, head.digest))
+    archive = Archive(folder)
+    extended(archive, whole(cluster.log, None), BEGINNING, cluster.log.identity())
+    assert ARCHIVED not in plan_of(copy_of_archive(archive)).after.log_bounds
+
+
+def what_was_written_is_read_back(folder: Path) -> None:
+    class Garbling(MemoryLog):
+        def append(self, entries: Sequence[bytes]) -> None:
+            super().append([one[:-1] + b"?" for one in entries])
+
+    cluster = lived()
+    place = place_of()
+    place.make()
+    place.log = Garbling()  # type: ignore[assignment]
+    with pytest.raises(LogForked):
+        rebuild(place, plan_of(copy_of_archive(archived(folder, cluster))))
+
+
+def an_entry_that_is_missing_is_seen(_: Path) -> None:
+    cluster = lived()
+    log = MemoryLog()
+    records = [one.data for one in cluster.log.read(0, 0, 100)[0]]
+    log.append(records[:4] + records[5:])
+    copy = LogCopy("here", BEGINNING, lambda: log.read(0, 0, 100)[0])
+    assert end_of(copy).has_gap
+
+
+def what_is_begun_is_begun_again_and_nothing_else(folder: Path) -> None:
+    copy = copied(folder, lived())
+    steps = Steps()
+    place = place_of(steps)
+    steps.last = 6
+    with pytest.raises(Killed):
+        rebuild(place, plan_of(copy))
+    steps.last = 1_000
+    plan = plan_of(copy)
+    rebuild(place, plan)
+    with pytest.raises(LogNotEmpty):
+        rebuild(place, plan_of(copy))
+    place.note("of another topic")
+    with pytest.raises(LogNotEmpty):
+        rebuild(place, plan_of(copy))
+    place.note(place.log.identity())
+    Cluster(place.log, state=plan.after).apply(Noop())
+    with pytest.raises(LogNotEmpty):
+        rebuild(place, plan_of(copy))
+
+
+def a_forced_state_is_sound_and_marked(_: Path) -> None:
+    cluster = lived()
+    names = encoded_parts(replace(cluster.state, node_names=Map({"n1": "no such node"})))["node_names"]
+    sound = ForcedPart("settings", b"")
+    bound = ForcedPart("log_bounds", b"")
+    assert applied(cluster, ForceState("why", "ann", (sound,))) == ["not_in_recovery"]
+    assert applied(cluster, EnterRecovery("why", "ann"), EnterRecovery("why", "ann")) == ["", "in_recovery"]
+    assert applied(cluster, ForceState("why", "ann", (bound,))) == ["bad_field"]
+    assert applied(cluster, ForceState("why", "ann", (ForcedPart("node_names", names),))) == ["state_unsound"]
+    assert applied(cluster, ForceState("why", "ann", (sound,))) == [""]
+    running = in_recovery(cluster.state)
+    assert running is not None
+    assert running.forced == (cluster.state.epoch,)
+    assert applied(cluster, LeaveRecovery("mended", "ann")) == [""]
+    assert in_recovery(cluster.state) is None
+
+
+LOG_COPY, MEMBER, ARCHIVE = "ringlog.node.log_copy", "ringlog.node.member_copy", "ringlog.log.archive"
+RECOVERING, COPIED, FORCE = "ringlog.client.recovering", "ringlog.log.copied", "ringlog.kernel.commands.recovery"
+BUGS: tuple[tuple[Story, str, str, str, str], ...] = (
+    (
+        a_copy_is_the_log,
+        LOG_COPY,
+        "if record.offset >= base.position - 1)",
+        "if record.offset >= base.position)",
+        "a copy loses the entry that made its snapshot",
+    ),
+    (
+        another_history_takes_no_place,
+        LOG_COPY,
+        "if record.offset == last.offset and record != last:",
+        "if record.offset < 0:",
+        "a copy goes on with a log that has grown again",
+    ),
+    (
+        another_history_takes_no_place,
+        MEMBER,
+        "if now.epoch < before.epoch or contradicts(",
+        "if now.epoch < 0 and contradicts(",
+        "a log that was cut takes the place of the copy",
+    ),
+    (what_is_damaged_is_kept, MEMBER, "path.replace(aside)", "path.unlink()", "a damaged copy is deleted"),
+    (
+        an_archive_is_whole_and_of_one_log,
+        ARCHIVE,
+        "if sha256_of(body) != head.body:",
+        "if not body:",
+        "a segment of the archive is believed unread",
+    ),
+    (
+        an_archive_is_whole_and_of_one_log,
+        ARCHIVE,
+        "if head.first != before.last + 1 or head.begin != before.next:",
+        "if head.first < before.last:",
+        "a segment may be missing",
+    ),
+    (
+        an_archive_is_whole_and_of_one_log,
+        ARCHIVE,
+        "if self._last is not None and self._last.topic_id != topic_id:",
+        "if self._last is not None and not topic_id:",
+        "an archive goes on with another topic",
+    ),
+    (
+        it_comes_back_at_its_offsets,
+        RECOVERING,
+        "yield from _fillers(record.offset - at)",
+        "yield from _fillers(0)",
+        "records lose their offsets",
+    ),
+    (
+        it_comes_back_at_its_offsets,
+        RECOVERING,
+        "if copy.begin > allowed_begin(state):",
+        "if copy.begin < 0:",
+        "the log may not begin where it does",
+    ),
+    (
+        it_comes_back_at_its_offsets,
+        RECOVERING,
+        "            store_again(topic, topic_id, plan, now, draw_uuid(draw or SystemDraw()))\n",
+        "            pass\n",
+        "entries are deleted without a snapshot behind them",
+    ),
+    (
+        what_has_no_effect_stays_behind,
+        RECOVERING,
+        "one.offset < plan.end.at.position",
+        "one.offset >= 0",
+        "what follows the last entry that applies comes back, too",
+    ),
+    (
+        a_new_topic_has_no_archive,
+        RECOVERING,
+        "if ARCHIVED in state.log_bounds:",
+        "if ARCHIVED in state.settings:",
+        "the new topic counts as archived",
+    ),
+    (
+        what_was_written_is_read_back,
+        RECOVERING,
+        "    read_back(place.log, plan, Beginning(place.snapshots, warns=False))\n",
+        "",
+        "what was written is not looked at",
+    ),
+    (an_entry_that_is_missing_is_seen, COPIED, "watch.saw(made)", "pass", "a gap in a copy goes unsaid"),
+    (
+        what_is_begun_is_begun_again_and_nothing_else,
+        RECOVERING,
+        "    place.note(topic_id)\n    fill(place.log, plan)\n",
+        "    fill(place.log, plan)\n    place.note(topic_id)\n",
+        "who is killed before the note must say --replace",
+    ),
+    (
+        what_is_begun_is_begun_again_and_nothing_else,
+        RECOVERING,
+        '    place.note("")\n    return topic_id',
+        "    return topic_id",
+        "a log that came back is made anew by the same command",
+    ),
+    (
+        what_is_begun_is_begun_again_and_nothing_else,
+        RECOVERING,
+        "return there.topic_id == place.unfinished() and there.end",
+        "return place.unfinished() and there.end",
+        "another topic than the note's is replaced",
+    ),
+    (
+        what_is_begun_is_begun_again_and_nothing_else,
+        RECOVERING,
+        " and there.end <= plan.end.at.position + len(plan.entries)",
+        "",
+        "a log that somebody has gone on with is replaced",
+    ),
+    (
+        a_forced_state_is_sound_and_marked,
+        FORCE,
+        "if wrong := _unsound(state, after, context):",
+        'if wrong := "":',
+        "a composed state is not held against the invariants",
+    ),
+    (
+        a_forced_state_is_sound_and_marked,
+        FORCE,
+        "set(names) <= set(FORCEABLE)",
+        "set(names) <= set(PARTS)",
+        "facts of the log can be wished away",
+    ),
+    (
+        a_forced_state_is_sound_and_marked,
+        FORCE,
+        "forced = replace(running, forced=(*running.forced, context.epoch)[-FORCED_KEPT_MAX:])",
+        "forced = running",
+        "a composed state leaves no mark",
+    ),
+    (
+        a_forced_state_is_sound_and_marked,
+        FORCE,
+        "if (running := in_recovery(state)) is not None:",
+        "if (running := in_recovery(state)) is None and state.epoch < 0:",
+        "two recoveries go on at once",
+    ),
+    (
+        a_forced_state_is_sound_and_marked,
+        FORCE,
+        "ended = replace(running, left=context.epoch, left_by=command.operator)",
+        "ended = replace(running, left_by=command.operator)",
+        "a recovery never ends",
+    ),
+)
+STORIES = tuple(dict.fromkeys(story for story, *_ in BUGS))
+
+
+def is_told(story: Story, folder: Path) -> bool:
+    try:
+        story(folder)
+    except (Exception, pytest.fail.Exception):
+        return False
+    return True
+
+
+@pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
+def test_the_story_is_told_without_a_bug(story: Story, tmp_path: Path) -> None:
+    story(tmp_path)
+
+
+@pytest.mark.parametrize(("story", "module", "old", "new", "bug"), BUGS, ids=[bug for *_, bug in BUGS])
+def test_a_planted_bug_is_found(story: Story, module: str, old: str, new: str, bug: str, tmp_path: Path) -> None:
+    with planted(Mutant("", module, old, new, bug, 0)):
+        assert not is_told(story, tmp_path), bug
