@@ -314,9 +314,9 @@ class BatchRunner:
     def _images_of(self, entry: PlanEntry, context: dict[str, Any]) -> ImageWork | None:
         """What the tasks of a part must know of images; None if its tables have none."""
         before = self._store.before(entry)
-        is_first = before is None or not self._store.context(before.context).get("images")
+        kept_before = None if before is None else bool(self._store.context(before.context).get("images"))
         kept_from = self._store.replayed_from(entry.batch)
-        return self._images.work(image_tables(context), entry.ranges, kept_from, is_first)
+        return self._images.work(image_tables(context), entry.ranges, kept_from, kept_before)
 
     def _nothing_counted(self) -> Accumulator[Tally]:
         """The accumulator of all batches, at its begin: the driver's part of Spark never forgets one."""

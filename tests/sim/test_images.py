@@ -72,7 +72,6 @@ PLANTED = {
     "refused_writes_count": (),
     "images_of_a_namesake": REMADE,
     "states_outlast_a_pause": OFF_AND_ON,
-    "folder_outlasts_images": OFF_AND_ON,
     "folder_of_any_writer": STOOD_STILL + OFF_AND_ON,
 }
 

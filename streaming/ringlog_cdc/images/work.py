@@ -1,9 +1,11 @@
 """Parts of batches whose tables keep images: what the driver tells the tasks, and what a task does.
 
 ``<checkpoint>/images/begun.json`` says for each source partition at which offset images began there. It is written
-before the first part that keeps them; there, and nowhere else, a store may be missing, and only if the part before kept
-none may that file be. When no table keeps images any
-more the folder is emptied: writes go by that nobody folds, so a job that keeps images again begins with empty states.
+before the first part that keeps them; there, and nowhere else, a store may be missing, and only if no part is before it
+may that file be. When no table keeps images any more the folder is emptied: writes go by that nobody folds, so a job
+that keeps images again begins with empty states. What lies there all the same is of an attempt at that part, whose
+states are as empty at its begin, or of a driver that was replaced: stores say who owns them, and an emptied folder has
+none.
 
 A task sees one source partition in the order of its offsets, which is how Spark's Kafka source cuts a batch; it is
 checked. A task without a record does not know its partition: the driver moves such a store on itself.
@@ -120,18 +122,18 @@ class ImageFolder:
         tables: Mapping[str, ImageTable],
         ranges: Sequence[OffsetRange],
         kept_from: Mapping[int, int],
-        is_first: bool,
+        kept_before: bool | None,
     ) -> ImageWork | None:
         """What tasks must know of a part of these ranges, which have their states; None if no table keeps images.
 
-        ``kept_from``: the first offsets of what Spark may hand out again; ``is_first``: the part before this one kept
-        no images. Raises ImagesLost, or CdcError ``images_taken``.
+        ``kept_from``: the first offsets of what Spark may hand out again; ``kept_before``: did the part before this one
+        keep images, None: no part before it is known. Raises ImagesLost, or CdcError ``images_taken``.
         """
         if not tables:
             self._check_owner()
             self._files.forget()
             return None
-        born = self._born(ranges, is_first)
+        born = self._born(ranges, kept_before)
         names = tuple((name, table.id) for name, table in sorted(tables.items()))
         kept = tuple(sorted(kept_from.items()))
         work = ImageWork(self._files, self._owner, names, tuple(ranges), tuple(sorted(born.items())), kept)
@@ -171,13 +173,16 @@ class ImageFolder:
             finally:
                 store.close()
 
-    def _born(self, ranges: Sequence[OffsetRange], is_first: bool) -> dict[int, int]:
+    def _born(self, ranges: Sequence[OffsetRange], kept_before: bool | None) -> dict[int, int]:
         """Partition to where images begin, of all that are known and of these."""
         known: dict[int, int] = {}
         try:
-            known = {int(partition): int(offset) for partition, offset in json.loads(self._files.begun()).items()}
+            if kept_before is False:
+                self._begin()
+            else:
+                known = {int(partition): int(offset) for partition, offset in json.loads(self._files.begun()).items()}
         except FileNotFoundError:
-            self._lost_mark(ranges, "missing", is_first)
+            self._lost_mark(ranges, "missing", kept_before is None)
         except (ValueError, TypeError, AttributeError) as error:
             self._lost_mark(ranges, f"unreadable: {error}", False)
         found = {item.partition: item.start for item in ranges} | known
@@ -188,6 +193,10 @@ class ImageFolder:
     def _lost_mark(self, ranges: Sequence[OffsetRange], how: str, is_first: bool) -> None:
         if not is_first:
             self._begin_anew(ranges[0], ImagesLost(ranges[0].partition, f"{FOLDER}/{BEGUN} is {how}"))
+        self._begin()
+
+    def _begin(self) -> None:
+        """An empty folder, whatever there is."""
         self._check_owner()
         self._files.begin()
 

@@ -50,7 +50,7 @@ def test_tasks_that_are_run_again_and_parts_that_are_carried_out_again_give_the_
         item, batches, wanted = parts[number]
         kept_from = dict.fromkeys((1, 3), parts[max(number - 1, 0)][0].start)
         idle = OffsetRange(1, item.start, item.end)
-        images = driver.work(table.images, [item, idle], kept_from, is_first=number == 0)
+        images = driver.work(table.images, [item, idle], kept_from, kept_before=None if number == 0 else True)
         for _ in range(attempts):
             counts = Counts()
             task = rows_function(SimpleNamespace(value=table), LARGE, counts, images)

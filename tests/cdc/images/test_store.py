@@ -222,7 +222,7 @@ def test_states_of_a_table_that_is_made_anew_or_kept_no_images_meanwhile_are_not
 
 def work(folder: Path, *ranges: tuple[int, int, int]) -> ImageWork:
     made = ImageFolder(ImageFiles(folder / "images"), 1).work(
-        {NAME: IMAGES}, [OffsetRange(*item) for item in ranges], {}, True
+        {NAME: IMAGES}, [OffsetRange(*item) for item in ranges], {}, kept_before=None
     )
     assert made is not None
     return made
@@ -288,15 +288,36 @@ def test_a_task_that_is_not_read_to_its_end_leaves_nothing(tmp_path: Path) -> No
 def test_images_begin_where_the_first_part_with_them_does_and_end_with_the_last(tmp_path: Path) -> None:
     driver = ImageFolder(ImageFiles(tmp_path / "images"), 1)
     tables = {NAME: IMAGES}
-    made = driver.work(tables, [OffsetRange(0, 7, 9)], {0: 3}, is_first=True)
+    made = driver.work(tables, [OffsetRange(0, 7, 9)], {0: 3}, kept_before=None)
     assert made is not None
     assert (made.born, made.kept_from, made.tables) == (((0, 7),), ((0, 3),), ((NAME, "i"),))
     driver.settle(made, ())
-    again = driver.work(tables, [OffsetRange(0, 9, 12), OffsetRange(1, 5, 6)], {}, is_first=False)
+    again = driver.work(tables, [OffsetRange(0, 9, 12), OffsetRange(1, 5, 6)], {}, kept_before=True)
     assert again is not None
     assert again.born == ((0, 7), (1, 5))
-    assert driver.work({}, [OffsetRange(0, 12, 13)], {}, is_first=False) is None
+    assert driver.work({}, [OffsetRange(0, 12, 13)], {}, kept_before=True) is None
     assert not (tmp_path / "images").exists()
+
+
+def test_what_a_replaced_driver_began_in_an_emptied_folder_is_not_taken_for_states(tmp_path: Path) -> None:
+    def driver(owner: int) -> ImageFolder:
+        return ImageFolder(ImageFiles(tmp_path / "images"), owner)
+
+    replaced, successor, tables = driver(1), driver(2), {NAME: IMAGES}
+    made = successor.work(tables, [OffsetRange(0, 0, 1)], {}, kept_before=None)
+    assert made is not None
+    successor.settle(made, ())
+    assert successor.work({}, [OffsetRange(0, 1, 3)], {}, kept_before=True) is None
+    late = replaced.work(tables, [OffsetRange(0, 0, 1)], {}, kept_before=None)
+    assert late is not None, "nothing tells the one that stood still that it was replaced"
+    replaced.settle(late, ())
+    for _ in range(2):
+        made = successor.work(tables, [OffsetRange(0, 3, 5), OffsetRange(1, 2, 4)], {}, kept_before=False)
+        assert made is not None
+        assert made.born == ((0, 3), (1, 2))
+        successor.settle(made, ())
+    with pytest.raises(CdcError, match="images_taken"):
+        replaced.work(tables, [OffsetRange(0, 0, 1)], {}, kept_before=False)
 
 
 def lose_mark(folder: Path) -> None:
@@ -324,13 +345,13 @@ def lose_all(folder: Path) -> None:
 @pytest.mark.parametrize("lose", [lose_mark, lose_store, lose_all, spoil_mark, spoil_store])
 def test_lost_states_stop_the_job_unless_it_shall_begin_anew(lose: Callable[[Path], None], tmp_path: Path) -> None:
     driver, tables = ImageFolder(ImageFiles(tmp_path / "images"), 1), {NAME: IMAGES}
-    made = driver.work(tables, [OffsetRange(0, 0, 5)], {}, is_first=True)
+    made = driver.work(tables, [OffsetRange(0, 0, 5)], {}, kept_before=None)
     assert made is not None
     driver.settle(made, ())
     lose(tmp_path / "images")
 
     def go_on(driver: ImageFolder) -> None:
-        made = driver.work(tables, [OffsetRange(0, 5, 9)], {}, is_first=False)
+        made = driver.work(tables, [OffsetRange(0, 5, 9)], {}, kept_before=True)
         assert made is not None
         driver.settle(made, ())
 
@@ -349,7 +370,12 @@ def test_lost_states_stop_the_job_unless_it_shall_begin_anew(lose: Callable[[Pat
 def test_only_what_was_lost_begins_anew(tmp_path: Path) -> None:
     driver, tables = ImageFolder(ImageFiles(tmp_path / "images"), 1, anew=True), {NAME: IMAGES}
     for start in (0, 5):
-        made = driver.work(tables, [OffsetRange(0, start, start + 5), OffsetRange(1, start, start + 5)], {}, start == 0)
+        made = driver.work(
+            tables,
+            [OffsetRange(0, start, start + 5), OffsetRange(1, start, start + 5)],
+            {},
+            None if start == 0 else True,
+        )
         assert made is not None
         driver.settle(made, ())
         (tmp_path / "images" / "1.db").unlink()

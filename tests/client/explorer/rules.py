@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from ringlog.kernel.operations.gates import Gate
 from ringlog.kernel.values import Witness
-from ringlog.sim.mutants import operations
+from ringlog.sim.mutants import RARE, operations
 from ringlog.sim.mutants import registers as paths
 from ringlog.sim.mutants.plant import Mutant, planted
 from tests.client.explorer.model import Explored, Explorer
@@ -51,7 +51,7 @@ FINDERS = (
 )
 """Bugs that only the explorer looks for."""
 
-_KNOWN = {mutant.name: mutant for mutant in (*operations.MUTANTS, *paths.MUTANTS, *paths.EXPLORED, *FINDERS)}
+_KNOWN = {mutant.name: mutant for mutant in (*operations.MUTANTS, *paths.MUTANTS, *paths.EXPLORED, *RARE, *FINDERS)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +113,7 @@ OFF = (
     _bug("R6 durable epochs", "restart_goes_back", "join, 1 replica"),
     _bug("R6 drained", "acknowledged_before_drained", "join, 1 replica"),
     _bug("R7 reads before deletion", "deleted_before_read", "join, 3 replicas"),
+    _bug("members before a join of placements", "joined_counts_as_gained", "take over a new setting, 1 replica"),
     _bug("repair before an answer", "no_read_repair", "join, 3 replicas, read before"),
     _bug("repair at a write's level", "repair_of_readers_only", "join, 1 replica, read before"),
 )

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ringlog.client.plans import Level
-from ringlog.kernel.commands.keyspaces import AlterKeyspace
+from ringlog.kernel.commands.keyspaces import AlterKeyspace, CreateKeyspace
 from ringlog.kernel.commands.movements import Assassinate, Join, Leave, Move, Rebuild, Remove, Replace
 from ringlog.kernel.commands.nodes import DeclareDown
 from ringlog.kernel.commands.operations import CancelOperation, RetryOperation
@@ -62,9 +62,9 @@ class History:
         """Called off while both are written."""
         return self.do(CancelOperation(self.run(command, BOTH), "not now"))
 
-    def scenario(self, token: int) -> Scenario:
+    def scenario(self, token: int, keyspace: str = "ks0") -> Scenario:
         """A register at ``token``."""
-        return Scenario(tuple(self.log), Key("ks0", token, b"k"))
+        return Scenario(tuple(self.log), Key(keyspace, token, b"k"))
 
 
 def line(count: int, factor: int, *spare: str) -> History:
@@ -74,6 +74,11 @@ def line(count: int, factor: int, *spare: str) -> History:
     }
     nodes |= dict.fromkeys(spare, ("dc1/r1", ()))
     return History([placed(nodes, simple(factor))])
+
+
+def noted(count: int, factor: int) -> History:
+    """A ``line`` with a keyspace ``kept`` that notes the epoch that made it; the log begins there."""
+    return History(line(count, factor).do(CreateKeyspace("kept", simple(factor))).log[-1:])
 
 
 def join(factor: int) -> Scenario:
@@ -203,6 +208,32 @@ def datacenter(write: Level, read: Level, local: str, before: dict[str, int], af
     return replace(history.scenario(50), write=write, read=read, datacenter=local)
 
 
+def taken_over(factor: int, *, gives: bool = False) -> Scenario:
+    """A keyspace takes over a setting that has just been made, and the replicas are the same; ``gives``: a keyspace
+    that has just been made takes over its setting. Whoever adopts both entries at once sees members of the later one.
+    """
+    history = noted(factor, factor).do(CreateKeyspace("late", network(dc1=factor)))
+    history.do(AlterKeyspace("late", simple(factor)) if gives else AlterKeyspace("kept", network(dc1=factor)))
+    return history.scenario(50, "kept")
+
+
+def back_and_taken_over() -> Scenario:
+    """A node gives its range away, takes it back, and and its keyspace takes over a setting."""
+    history = noted(2, 1)
+    history.run(Move("a", (250,), SEED))
+    history.run(Move("a", (100,), SEED))
+    history.do(CreateKeyspace("late", network(dc1=1)), AlterKeyspace("kept", network(dc1=1)))
+    return history.scenario(50, "kept")
+
+
+def grown_into() -> Scenario:
+    """A keyspace grows, shrinks and grows again into the setting that another one has for long."""
+    history = noted(2, 1).do(CreateKeyspace("late", simple(2)))
+    for count in (2, 1, 2):
+        history.run(AlterKeyspace("kept", simple(count)))
+    return history.scenario(50, "kept")
+
+
 def mistaken(scenario: Scenario) -> Scenario:
     """Whoever is declared down lives."""
     return replace(scenario, mistaken=True)
@@ -266,6 +297,11 @@ SCENARIOS: dict[str, Make] = {
     "from 2 replicas to 3": lambda: factor(2, 3),
     "from 3 replicas to 1": lambda: factor(3, 1),
     "from 1 replica to 3": lambda: factor(1, 3),
+    "take over a new setting, 1 replica": lambda: taken_over(1),
+    "take over a new setting, 3 replicas": lambda: taken_over(3),
+    "give the setting to a new keyspace, 2 replicas": lambda: taken_over(2, gives=True),
+    "away and back, then take over a new setting": back_and_taken_over,
+    "grow into a setting, shrink, grow into it again": grown_into,
     "two of two places": lambda: two_places(2),
     "two of three places": lambda: two_places(3),
     "datacenter exchanged": lambda: datacenter(Level.QUORUM, Level.QUORUM, "dc1", {"dc1": 2}, {"dc2": 2}),

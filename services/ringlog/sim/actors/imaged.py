@@ -65,9 +65,9 @@ class ImagedParts:
         """What the tasks of a part must know; None if its tables keep no images."""
         yield from self._files.free(self._files.partitions())
         before = self._store.before(entry)
-        is_first = before is None or not self._store.context(before.context).get("images")
+        kept_before = None if before is None else bool(self._store.context(before.context).get("images"))
         again = self._store.replayed_from(entry.batch)
-        return self._folder.work(image_tables(self._store.context(entry.context)), entry.ranges, again, is_first)
+        return self._folder.work(image_tables(self._store.context(entry.context)), entry.ranges, again, kept_before)
 
     def carry_out(self, rows: Sequence[Taken], entry: PlanEntry, work: ImageWork, table: RoutingTable) -> Step:
         """Write the rows and dead letters of a part, and keep its states."""

@@ -86,6 +86,15 @@ RARE: tuple[Mutant, ...] = (
         0,
     ),
     Mutant(
+        "folder_of_a_late_writer",
+        images.WORK,
+        "if kept_before is False:",
+        "if kept_before is False and not self._files.partitions():",
+        "states that a replaced driver began after its successor had let all go are taken for its own",
+        0,
+        "medium",
+    ),
+    Mutant(
         "joined_counts_as_gained",
         "ringlog.node.registers",
         "before = max(replica.durable.epoch, joined_at(state, name))",
