@@ -18,6 +18,7 @@ from ringlog.cli.main import app
 from ringlog.cli.stack import belongings
 from ringlog.log.errors import LogDamaged
 from ringlog.protocol.roles import ROLES
+from ringlog.runtime import trust
 from ringlog.runtime.context import (
     ClusterContext,
     KnownClusters,
@@ -29,6 +30,7 @@ from ringlog.runtime.context import (
     remember,
 )
 from ringlog.runtime.kafka_config import VARIABLE, BadKafkaConfig, current
+from ringlog.runtime.trust import TRUST_VARIABLE
 from tests.cli.test_commands import nothing_is_known, run
 
 __all__ = ["nothing_is_known"]
@@ -210,6 +212,23 @@ def test_a_log_in_goes_with_its_broker(tmp_path: Path) -> None:
     assert current().security.username == "me"
     process_settings(resolve(None, None))
     assert os.environ[VARIABLE] == str(file)
+
+
+def test_certificates_go_with_their_cluster(tmp_path: Path) -> None:
+    file, token = tmp_path / "trust.properties", tmp_path / "token"
+    file.write_text("token.file=token")
+    token.write_text("a-token-of-many-letters")
+    token.chmod(0o600)
+    remember(FIRST)
+    assert run("cluster", "use", "shop", "--trust-config", str(file))[0] == 0
+    assert known().clusters == (replace(FIRST, trust_config=str(file)),)
+    os.environ.pop(TRUST_VARIABLE)
+    assert (resolve("a:1", "till").trust_config, trust.current().tokens) == ("", ())
+    assert resolve("a:1", "shop").trust_config == os.environ[TRUST_VARIABLE] == str(file)
+    assert trust.current().tokens == ("a-token-of-many-letters",)
+    token.unlink()
+    ended = CliRunner().invoke(app, ["node", "list", "--trust-config", str(tmp_path / "gone")])
+    assert isinstance(ended.exception, trust.BadTrustConfig)
 
 
 def test_of_two_clusters_at_one_broker_the_one_in_use_says_how_to_log_in_and_where_the_cache_is(tmp_path: Path) -> None:

@@ -44,6 +44,7 @@ def test_the_help_loads_no_sub_command() -> None:
         "ringlog.runtime",
         "ringlog.runtime.kafka_config",
         "ringlog.runtime.properties",
+        "ringlog.runtime.trust",
     }
 
 

@@ -14,6 +14,7 @@ import pytest
 from ringlog.cli.stack import belongings
 from ringlog.runtime.context import ClusterContext, known
 from ringlog.runtime.kafka_config import BadKafkaConfig, read_kafka_config
+from ringlog.runtime.trust import BadTrustConfig, TrustFile
 from ringlog.stack.commands import addresses
 from tests.fuzz.mutate import of_json
 from tests.fuzz.targets import Target
@@ -28,6 +29,7 @@ sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule require
   username="me" password='a\\\\b\\u00e4';
 ssl.endpoint.identification.algorithm=
 """
+_TRUST = b"# ours\ntoken.file = token\ntls.ca=\n"
 
 
 @cache
@@ -73,6 +75,15 @@ def logins(data: bytes) -> None:
     read_kafka_config(path).security.java()
 
 
+def trusts(data: bytes) -> None:
+    """A trust.properties, beside a token."""
+    path, token = _home() / "trust.properties", _home() / "token"
+    path.write_bytes(data)
+    token.write_text("a-token-of-many-letters", encoding="utf-8")
+    token.chmod(0o600)
+    TrustFile(path).now()
+
+
 TARGETS = (
     Target(
         "contexts",
@@ -95,4 +106,5 @@ TARGETS = (
         of_json,
     ),
     Target("logins", (), logins, (BadKafkaConfig,), lambda: (_LOGIN,)),
+    Target("trusts", (), trusts, (BadTrustConfig,), lambda: (_TRUST,)),
 )

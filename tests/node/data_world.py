@@ -29,6 +29,7 @@ from ringlog.node.register_host import RegisterHost
 from ringlog.node.tries import Tries
 from ringlog.protocol.coordinator_core import CoordinatorView, propose
 from ringlog.runtime.clock import SystemClock
+from ringlog.runtime.trust import Trust, current
 from ringlog.wire.data import PAGE_BYTES_MAX
 from ringlog.wire.records import NodeAck
 from tests.kernel.entries import node, uuid
@@ -50,6 +51,7 @@ class DataNode:
 
     def __init__(self, world: DataWorld, number: int, folder: Path) -> None:
         self.world = world
+        self.number = number
         self.id = uuid(number, space=2)
         self.folder = folder
         self.is_following = True
@@ -58,11 +60,19 @@ class DataNode:
     def begin(self) -> None:
         self.host = RegisterHost(self.id, self.folder)
         self.holder = Holder(self.id)
+        trust = self.world.trust_of(self.number)
         self.server = DataServer(
-            self.host, self.holder, lambda: self.world.state.cluster_id, "127.0.0.1", 0, self.world.page_bytes
+            self.host,
+            self.holder,
+            lambda: self.world.state.cluster_id,
+            "127.0.0.1",
+            0,
+            self.world.page_bytes,
+            trust=trust,
         )
         self.tries = Tries()
-        self.puller = Puller(self.host, Peers(self.world.find), self.tries, SystemClock())
+        self.peers = Peers(self.world.find, trust)
+        self.puller = Puller(self.host, self.peers, self.tries, SystemClock())
         self.server.start()
         self.is_up = True
         self.follow()
@@ -88,10 +98,20 @@ class DataNode:
 
 
 class DataWorld:
-    """A cluster that gets the keyspace ``ks``, of so many replicas, as soon as it has the nodes for it."""
+    """A cluster that gets the keyspace ``ks``, with ``factor`` replicas, as soon as it has the nodes for it.
 
-    def __init__(self, folder: Path, factor: int, page_bytes: int = PAGE_BYTES_MAX) -> None:
+    ``trust_of``: what a node is given to trust others.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        factor: int,
+        page_bytes: int = PAGE_BYTES_MAX,
+        trust_of: Callable[[int], Callable[[], Trust]] = lambda _: current,
+    ) -> None:
         self.folder = folder
+        self.trust_of = trust_of
         self.factor = factor
         self.page_bytes = page_bytes
         self.nodes: dict[int, DataNode] = {}

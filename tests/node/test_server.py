@@ -10,14 +10,15 @@ from typing import Any
 import httpx
 import pytest
 
+from ringlog.node.doorkeeper import Doorkeeper
 from ringlog.node.holder import Holder
-from ringlog.node.hosts import OwnHosts
 from ringlog.node.server import HttpServer, make_api
 from ringlog.runtime.clock import ManualClock
 from ringlog.runtime.figures import Sample
 from ringlog.runtime.health import Health
 from ringlog.runtime.hosts import is_own
 from ringlog.runtime.hosts import name_of as name_of_host
+from ringlog.runtime.trust import PLAIN_TRUST, Trust
 from ringlog.wire.records import Cell, encode_mutation
 from tests.node.world import APPENDED, TABLE, cluster, name_of, replicas, write
 
@@ -36,11 +37,20 @@ class CatchingUp:
         yield Sample("ringlog_node_ready", 0)
 
 
-def asked(holder: Holder, method: str, path: str, body: Any = None, host: str = "127.0.0.1:7301") -> httpx.Response:
+def asked(
+    holder: Holder,
+    method: str,
+    path: str,
+    body: Any = None,
+    host: str = "127.0.0.1:7301",
+    trust: Trust = PLAIN_TRUST,
+    token: str = "",
+) -> httpx.Response:
     async def ask() -> httpx.Response:
-        app = make_api(holder, "n1", ManualClock(APPENDED), watched=CatchingUp())
+        app = make_api(holder, "n1", ManualClock(APPENDED), watched=CatchingUp(), trust=lambda: trust)
         transport = httpx.ASGITransport(app=app)
-        async with httpx.AsyncClient(transport=transport, base_url=f"http://{host}") as client:
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        async with httpx.AsyncClient(transport=transport, base_url=f"http://{host}", headers=headers) as client:
             return await client.request(method, path, json=body)
 
     return asyncio.run(ask())
@@ -86,6 +96,20 @@ def test_who_watches_sees_figures_and_health(holder: Holder) -> None:
     assert 'ringlog_node_ready{node="n1"} 0.0' in metrics.text.splitlines()
 
 
+def test_without_a_token_one_learns_whether_the_node_is_ready_and_nothing_else(holder: Holder) -> None:
+    token, guarded = "a-token-of-many-letters", Trust(tokens=("the-one-before-it-was", "a-token-of-many-letters"))
+    for path in ("/v1/status", "/metrics", path_of(own_key(mine=True)), "/openapi.json", "/nowhere"):
+        answer = asked(holder, "GET", path, trust=guarded)
+        assert (answer.status_code, list(answer.json()), answer.headers["www-authenticate"]) == (
+            401, ["detail"], "Bearer",
+        )  # fmt: skip
+        assert asked(holder, "GET", path, trust=guarded, token=token).status_code != 401
+    health = asked(holder, "GET", "/health", trust=guarded)
+    assert (health.status_code, health.json()) == (503, {"state": "catching_up", "ready": False})
+    assert asked(holder, "GET", "/health", trust=guarded, token=token).json()["why"] == "reads"
+    assert asked(holder, "GET", "/health", host="evil.example", trust=guarded).status_code == 403
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "localhost:7301", "LocalHost.:7301", "[::1]:7301", "[::1]"])
 def test_a_node_answers_under_its_own_names(holder: Holder, host: str) -> None:
     assert asked(holder, "GET", "/v1/status", host=host).status_code == 200
@@ -113,7 +137,7 @@ def test_a_server_on_every_address_was_opened_by_its_operator() -> None:
 
 
 def test_a_request_without_a_name_or_with_two_is_refused(holder: Holder) -> None:
-    served = OwnHosts(make_api(holder, "n1", ManualClock(APPENDED)), "10.1.2.3")
+    served = Doorkeeper(make_api(holder, "n1", ManualClock(APPENDED)), ("10.1.2.3",))
 
     async def status(*hosts: bytes) -> int:
         said: list[Any] = []

@@ -6,14 +6,17 @@ import errno
 import http.client
 import socket
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from ringlog.runtime import watch_server
 from ringlog.runtime.figures import Sample
 from ringlog.runtime.health import Health
 from ringlog.runtime.watch_server import AT_ONCE_MAX, WatchServer
+from tests.certificates import needs_openssl, trusts
 from tests.node.data_world import until
 
 HOST = "127.0.0.1"
@@ -94,6 +97,24 @@ def test_who_says_nothing_holds_nobody_up(port: int) -> None:
     assert get(port, "/health")[0] == 200
     for one in silent:
         one.close()
+
+
+@needs_openssl
+def test_a_scrape_is_encrypted_and_shows_a_token(process: Process, tmp_path: Path) -> None:
+    trust = trusts(tmp_path / "made", {}, "agents")["agents"]
+    server = WatchServer(process, HOST, 0, trust=lambda: trust)
+    server.start()
+    try:
+        until(lambda: server.port != 0, "the server to have its port")
+        with socket.create_connection((HOST, server.port)), httpx.Client(verify=False, trust_env=False) as http:
+            metrics, health = (f"https://{HOST}:{server.port}{path}" for path in ("/metrics", "/health"))
+            assert (http.get(metrics).status_code, http.get(metrics).headers["www-authenticate"]) == (401, "Bearer")
+            assert http.get(health).json() == {"state": "stands_by", "ready": True}
+            assert http.get(metrics, headers=trust.headers()).status_code == 200
+            with pytest.raises(httpx.HTTPError):
+                http.get(metrics.replace("https", "http"))
+    finally:
+        server.stop()
 
 
 def test_a_server_that_never_has_its_port_stops(process: Process) -> None:

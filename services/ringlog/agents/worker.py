@@ -38,6 +38,7 @@ from ringlog.runtime.collector import rarely_collect
 from ringlog.runtime.kafka_config import BadKafkaConfig
 from ringlog.runtime.logs import get_logger, setup_logs
 from ringlog.runtime.settings import ProcessSettings
+from ringlog.runtime.trust import BadTrustConfig, current, guard
 
 if TYPE_CHECKING:
     from ringlog.agents.app import AgentApp
@@ -82,6 +83,13 @@ def make_agent(role: str, settings: ProcessSettings, ids: Mapping[str, str]) -> 
 def main(role: str, settings: ProcessSettings) -> int:
     """Run one worker until it is asked to stop or ends by itself; returns the exit code."""
     setup_logs(settings.log_format, settings.log_level)
+    try:
+        if settings.metrics_port is not None:
+            guard(settings.metrics_host, current(), insecure=settings.insecure)
+    except BadTrustConfig as error:
+        end = End(HALTED, f"not started: {error.code}: {error}")
+        say_end(role, end)
+        return end.code
     watch = AgentWatch(role, SystemClock().now_us)
     with _shown(watch, settings):
         end = _run_agent(role, settings, watch)

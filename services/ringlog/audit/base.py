@@ -24,6 +24,7 @@ from ringlog.audit.rules import AuditRules, PublishedTable
 from ringlog.audit.streams import compose
 from ringlog.audit.topics import ANSWER_S, SILENCE_S, AuditError, Decoder, latest, records
 from ringlog.audit.writes import AuditWrite, Writes
+from ringlog.runtime.trust import current, name_of_node
 
 SERVING = ("normal", "moving", "leaving")
 LOOK_S = 0.1
@@ -40,9 +41,17 @@ class NodeSilent(Exception):
 class NodeRows:
     """What one node answers."""
 
-    def __init__(self, name: str, address: str) -> None:
+    def __init__(self, name: str, node: str, address: str) -> None:
         self.name = name
-        self._http = httpx.Client(base_url=f"http://{address}", timeout=ANSWER_S, trust_env=False)
+        self._meant = {"sni_hostname": name_of_node(node)}
+        trust = current()
+        self._http = httpx.Client(
+            base_url=trust.url(address),
+            headers=trust.headers(),
+            verify=trust.client or False,
+            timeout=ANSWER_S,
+            trust_env=False,
+        )
 
     def wait_for(self, ends: Mapping[int, int]) -> None:
         """Wait until the node has judged everything below these offsets. Raises NodeSilent if it comes no further."""
@@ -69,7 +78,7 @@ class NodeRows:
 
     def _asked(self, path: str) -> httpx.Response:
         try:
-            answer = self._http.get(path)
+            answer = self._http.get(path, extensions=self._meant)
             if answer.status_code != ELSEWHERE:
                 answer.raise_for_status()
                 answer.json()
@@ -175,7 +184,7 @@ def _nodes(bootstrap: str, cluster: str, decoder: Decoder) -> Iterator[NodeRows]
     rows = [decoder.decode(value) for value in latest(bootstrap, f"{cluster}.nodes").values()]
     for row in sorted(rows, key=lambda row: str(row["name"])):
         if row["state"] in SERVING:
-            yield NodeRows(row["name"], row["address"])
+            yield NodeRows(row["name"], row["id"], row["address"])
 
 
 def _written_since(bootstrap: str, cluster: str, decoder: Decoder, ends: Mapping[int, int]) -> set[Name]:

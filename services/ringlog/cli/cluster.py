@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from ringlog.cli import cluster_use
+from ringlog.cli import cluster_certificates, cluster_use
 from ringlog.cli.connection import Bootstrap, Cluster, Json, broker_of, connect, fail, out, resolve, tell_replay
 from ringlog.cli.submitting import asks
 from ringlog.client.founding import found_cluster
@@ -19,9 +19,11 @@ from ringlog.operator import views
 from ringlog.operator.intents import Intent, named
 from ringlog.runtime.context import ClusterContext, remember
 from ringlog.runtime.kafka_config import VARIABLE
+from ringlog.runtime.trust import TRUST_VARIABLE
 
 app = typer.Typer(help="Found a cluster, choose one, and look at it.", no_args_is_help=True)
 cluster_use.register(app)
+cluster_certificates.register(app)
 Setting = Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting; may be repeated.")]
 
 
@@ -52,7 +54,8 @@ def found_command(
     broker = broker_of(bootstrap)
     brokers = broker.bootstrap
     founding = found_cluster(brokers, name, dict(parse_settings(settings)), replication=replication, tell=tell_replay)
-    remember(ClusterContext(brokers, name, broker.redis, os.environ.get(VARIABLE, ""), founding.cluster_id))
+    files = {"kafka_config": os.environ.get(VARIABLE, ""), "trust_config": os.environ.get(TRUST_VARIABLE, "")}
+    remember(ClusterContext(brokers, name, broker.redis, cluster_id=founding.cluster_id, **files))
     if as_json:
         told = {"cluster": founding.name, "cluster_id": founding.cluster_id, "founded_here": founding.here}
         typer.echo(json.dumps(told | {"copies": founding.copies}))

@@ -14,6 +14,7 @@ from rich.table import Table
 from ringlog.cli.connection import Bootstrap, Json, connect, fail, out, resolve
 from ringlog.runtime.context import ClusterContext, known, recall, remember
 from ringlog.runtime.kafka_config import VARIABLE
+from ringlog.runtime.trust import TRUST_VARIABLE
 
 
 def register(app: typer.Typer) -> None:
@@ -36,11 +37,13 @@ def use(
         fail("ambiguous_cluster", f"{name} may be {which}: give its id")
     if not found:
         fail("unknown_cluster", f"{name}; known are those of: ringlog cluster list; or give --bootstrap")
-    source = context.get_parameter_source("kafka_config")
-    if source is not None and source.name == "COMMANDLINE":
-        found = [replace(found[0], kafka_config=os.environ[VARIABLE])]
-    remember(found[0])
-    _show(found[0], as_json)
+    chosen = found[0]
+    for name_of_file, variable in (("kafka_config", VARIABLE), ("trust_config", TRUST_VARIABLE)):
+        source = context.get_parameter_source(name_of_file)
+        if source is not None and source.name == "COMMANDLINE":
+            chosen = replace(chosen, **{name_of_file: os.environ[variable]})
+    remember(chosen)
+    _show(chosen, as_json)
 
 
 def list_known(as_json: Json = False) -> None:
@@ -49,10 +52,11 @@ def list_known(as_json: Json = False) -> None:
     if as_json:
         typer.echo(json.dumps([_as_json(c) | {"in_use": c == found.current} for c in found.clusters]))
         return
-    table = Table("", "cluster", "id", "broker", "redis", "log-in", box=None, padding=(0, 2))
+    table = Table("", "cluster", "id", "broker", "redis", "log-in", "trust", box=None, padding=(0, 2))
     for c in found.clusters:
         mark = "in use" if c == found.current else ""
-        table.add_row(mark, c.cluster, c.cluster_id, c.bootstrap, without_password(c.redis), c.kafka_config)
+        files = c.kafka_config, c.trust_config
+        table.add_row(mark, c.cluster, c.cluster_id, c.bootstrap, without_password(c.redis), *files)
     out.print(table if found.clusters else "no cluster is known; found one: ringlog cluster found NAME")
 
 
@@ -97,4 +101,5 @@ def _as_json(context: ClusterContext) -> dict[str, str]:
         "bootstrap": context.bootstrap,
         "redis": without_password(context.redis),
         "kafka_config": context.kafka_config,
+        "trust_config": context.trust_config,
     }

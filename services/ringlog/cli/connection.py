@@ -21,8 +21,9 @@ from ringlog.client.client import Client
 from ringlog.log.diagnosis import why_no_answer
 from ringlog.log.opening import beginning_of
 from ringlog.log.replay import Replay, Tell
-from ringlog.runtime.context import ClusterContext, log_in_at, recall, redis_of
+from ringlog.runtime.context import ClusterContext, log_in_at, recall, redis_of, trust_in
 from ringlog.runtime.kafka_config import VARIABLE, current
+from ringlog.runtime.trust import TRUST_VARIABLE
 from ringlog.stack.commands import Stack, addresses
 
 if TYPE_CHECKING:  # it is slow to load, and most commands start no process
@@ -138,7 +139,9 @@ def resolve(bootstrap: str | None, cluster: str | None) -> ClusterContext:
     name = cluster or (last.cluster if last else None)
     if name is None:
         fail("no_cluster", "give --cluster, or found one: ringlog cluster found NAME")
-    return ClusterContext(broker.bootstrap, name, broker.redis, os.environ.get(VARIABLE, ""))
+    trust_in(broker.bootstrap, name)
+    files = {"kafka_config": os.environ.get(VARIABLE, ""), "trust_config": os.environ.get(TRUST_VARIABLE, "")}
+    return ClusterContext(broker.bootstrap, name, broker.redis, **files)
 
 
 def tell_replay(replay: Replay) -> None:

@@ -20,6 +20,7 @@ from typer.core import TyperGroup
 from ringlog import __version__
 from ringlog.private import refused_by_files
 from ringlog.runtime.kafka_config import VARIABLE, use
+from ringlog.runtime.trust import TRUST_VARIABLE, trust_by
 
 
 class Word(NamedTuple):
@@ -133,23 +134,27 @@ class RoomGroup(TyperGroup):
         found = getattr(import_module(word.module), word.attribute)
         command = typer.main.get_command(found if isinstance(found, typer.Typer) else _single(found))
         command.name = cmd_name
-        _add_kafka_config(command)
+        _add_configs(command)
         return command
 
 
-def _add_kafka_config(command: Any) -> None:
-    """``--kafka-config`` for every command, below this one, that takes its broker as an option."""
+def _add_configs(command: Any) -> None:
+    """The files of log-in and trust, for every command, below this one, that takes its broker as an option."""
     for inner in getattr(command, "commands", {}).values():
-        _add_kafka_config(inner)
+        _add_configs(inner)
     names = {parameter.name for parameter in command.params}
-    if "bootstrap" in names and "kafka_config" not in names:
-        options = typer.main.get_command(_single(_with_kafka_config)).params
-        command.params += [option for option in options if option.name == "kafka_config"]
+    if "bootstrap" in names:
+        options = typer.main.get_command(_single(_with_configs)).params
+        wanted = {"kafka_config", "trust_config"} - names
+        command.params += [option for option in options if option.name in wanted]
 
 
-def _use_kafka_config(value: Path | None) -> None:
-    if value is not None:
-        use(value)
+def _used(how: Callable[[Path], None]) -> Callable[[Path | None], None]:
+    def use_it(value: Path | None) -> None:
+        if value is not None:
+            how(value)
+
+    return use_it
 
 
 KafkaConfig = Annotated[
@@ -158,14 +163,26 @@ KafkaConfig = Annotated[
         "--kafka-config",
         envvar=VARIABLE,
         help="How to log in to Kafka: a client.properties.",
-        callback=_use_kafka_config,
+        callback=_used(use),
         expose_value=False,
     ),
 ]
 
 
-def _with_kafka_config(kafka_config: KafkaConfig = None) -> None:
-    """Carries the option; a command gets it from here."""
+TrustConfig = Annotated[
+    Path | None,
+    typer.Option(
+        "--trust-config",
+        envvar=TRUST_VARIABLE,
+        help="Certificates and token for nodes on several machines: a trust.properties.",
+        callback=_used(trust_by),
+        expose_value=False,
+    ),
+]
+
+
+def _with_configs(kafka_config: KafkaConfig = None, trust_config: TrustConfig = None) -> None:
+    """Carries the options; a command gets them from here."""
 
 
 def _single(function: Callable[..., Any]) -> typer.Typer:

@@ -24,8 +24,10 @@ from ringlog.operator.intents import NUM_TOKENS
 from ringlog.private import private_process
 from ringlog.runtime.clock import SystemClock
 from ringlog.runtime.folders import default_data_dir
+from ringlog.runtime.hosts import ANYWHERE
 from ringlog.runtime.logs import setup_logs
 from ringlog.runtime.signals import stop_on_signals
+from ringlog.runtime.trust import CertificateOfAnotherNode, current, guard, name_of_node
 
 app = typer.Typer(help="Nodes: run one, list, join, leave, move, replace, remove.", no_args_is_help=True)
 
@@ -36,9 +38,24 @@ def run(
     bootstrap: Bootstrap = None,
     cluster: Cluster = None,
     data: Annotated[Path | None, typer.Option("--data", help="Folder that keeps the node's identity.")] = None,
-    port: Annotated[
-        int, typer.Option(help="Port of the node's server on 127.0.0.1; 0: the last one, or a free one.")
+    listen: Annotated[
+        str, typer.Option(envvar="RINGLOG_LISTEN", help="Host that the node listens at; 0.0.0.0: all of the machine's.")
+    ] = "127.0.0.1",
+    advertise: Annotated[
+        str, typer.Option(envvar="RINGLOG_ADVERTISE", help="Host that others reach the node by; none: the same.")
+    ] = "",
+    port: Annotated[int, typer.Option(help="Port of the node's HTTP side; 0: the last one, or a free one.")] = 0,
+    data_port: Annotated[
+        int, typer.Option(help="Port of the node's gRPC side; 0: the last one. Where it is taken, a free one.")
     ] = 0,
+    insecure: Annotated[
+        bool,
+        typer.Option(
+            "--insecure",
+            envvar="RINGLOG_INSECURE",
+            help="Everybody who reaches the address may do everything: listen there without certificate and token.",
+        ),
+    ] = False,
     datacenter: Annotated[str, typer.Option(help="Datacenter.")] = "dc1",
     rack: Annotated[str, typer.Option(help="Rack.")] = "r1",
     shards: Annotated[int, typer.Option(help="Number of shards (cores).", min=1, max=4096)] = 2,
@@ -63,6 +80,7 @@ def run(
     with in_cluster(bootstrap, cluster, name, nodes, meet, seeds, stopping) as context:
         if context is None:
             return
+        certified = _guarded(listen, advertise, insecure)
         place = context.bootstrap, context.cluster
         with closing(connect(context, f"node-{name}", say)) as client:
             cluster_id = reached(partial(founded_as, client.replica.log, beginning=beginning_of(*place)), stopping)
@@ -70,11 +88,23 @@ def run(
                 return
             try:
                 folder = folder_of(nodes, context.cluster, cluster_id, name)
-                options = NodeOptions(name, "127.0.0.1", port, datacenter, rack, shards, folder)
+                where = advertise, data_port, certified
+                options = NodeOptions(name, listen, port, datacenter, rack, shards, folder, *where)
                 process = NodeProcess(options, client, *place, cluster_id, SystemClock(), stopping)
                 process.run(ringlog.__version__, ringlog.FEATURES, tokens if join else None)
             except NodeFailed as failed:
                 fail(failed.code, str(failed))
+
+
+def _guarded(listen: str, advertise: str, insecure: bool) -> str:
+    """The node that this process's certificate names. Raises BadTrustConfig where it may not listen there."""
+    trust = current()
+    guard(listen, trust, insecure=insecure)
+    if trust.encrypts and not trust.node:
+        raise CertificateOfAnotherNode(f"it names no node: it needs the dNSName {name_of_node('<node id>')}")
+    if not advertise and listen in ANYWHERE:
+        fail("bad_usage", f"--listen {listen} needs --advertise: by which address do others reach the node?", 2)
+    return trust.node
 
 
 @app.command("list")

@@ -30,16 +30,25 @@ from ringlog.log.errors import LogError
 from ringlog.log.topics import TOPICS, TopicSpec
 from ringlog.node import errors as node_errors
 from ringlog.node.errors import NodeFailed
+from ringlog.operator import certificates
+from ringlog.operator.certificates import CertificatesFailed
 from ringlog.private import FileUnusable
 from ringlog.protocol.roles import ROLES
-from ringlog.runtime import kafka_config
+from ringlog.runtime import kafka_config, trust
 from ringlog.runtime.figures import FIGURES
 from ringlog.runtime.kafka_config import BadKafkaConfig
 from ringlog.runtime.settings import ProcessSettings
+from ringlog.runtime.trust import BadTrustConfig
 from ringlog.wire.avsc import documented
 from ringlog.wire.data import REFUSALS
 from ringlog_cdc.debezium.mutations import REASONS as IMPORT_REASONS
 from ringlog_cdc.verdicts import REASONS
+
+READ_BY: Mapping[str, str] = {
+    "kafka_config": "every client of Kafka",
+    "trust_config": "nodes, agents that show figures, every client of nodes",
+}
+"""Variables of a process that not only agents and nodes read."""
 
 HEAD = "<!-- Made by `python -m ringlog.cli.reference docs/reference`; do not edit. -->"
 
@@ -250,8 +259,20 @@ def _codes() -> Iterator[str]:
     yield from _table(("code", "exception", "meaning"), rows)
 
 
-def _errors() -> Iterator[type[LogError | BadKafkaConfig | FileUnusable | NodeFailed]]:
-    for module in (log_errors, commit, client_errors, cdc_errors, kafka_config, private, node_errors):
+def _errors() -> Iterator[
+    type[LogError | BadKafkaConfig | BadTrustConfig | CertificatesFailed | FileUnusable | NodeFailed]
+]:
+    for module in (
+        log_errors,
+        commit,
+        client_errors,
+        cdc_errors,
+        kafka_config,
+        trust,
+        certificates,
+        private,
+        node_errors,
+    ):
         for found in vars(module).values():
             if isinstance(found, type) and found.__module__ == module.__name__ and "code" in vars(found):
                 yield found
@@ -275,7 +296,7 @@ def _settings() -> Iterator[str]:
 def _process_variables() -> Iterator[tuple[str, str, str]]:
     for name, field in ProcessSettings.model_fields.items():
         default = "`$XDG_STATE_HOME/ringlog`" if field.default_factory is not None else f"`{field.default}`"
-        users = "every client of Kafka" if name == "kafka_config" else f"agents ({', '.join(ROLES)}) and nodes"
+        users = READ_BY.get(name, f"agents ({', '.join(ROLES)}) and nodes")
         yield f"`RINGLOG_{name.upper()}`", default, users
 
 

@@ -1,7 +1,8 @@
 """Connections to reference nodes: where a node listens, one channel for each, calls that never block their caller.
 
 A node that cannot be reached, or that answers for another one, is looked up again before the next call: it may have
-been started anew elsewhere.
+been started anew elsewhere. Where this process has certificates (``ringlog.runtime.trust``), it talks to a node only
+after that has shown a certificate with the id of the node that is meant.
 
 The directory's addresses are what nodes said when they registered, and who listens there by now may be anybody. So a
 look-up has one deadline for all of it, reads a bounded answer, and takes it only from the node that was asked for.
@@ -21,6 +22,7 @@ import httpx
 
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import NodeId
+from ringlog.runtime.trust import Trust, current, name_of_node
 from ringlog.wire.data import MESSAGE_BYTES_MAX, SERVICE
 
 LOOK_UP_S = 1.0
@@ -51,8 +53,9 @@ Find = Callable[[NodeId], str]
 class StatusPages:
     """Finds nodes: the directory has the address of a node's status page, which tells the port of its data side."""
 
-    def __init__(self, state: Callable[[], ClusterState]) -> None:
+    def __init__(self, state: Callable[[], ClusterState], trust: Callable[[], Trust] = current) -> None:
         self._state = state
+        self._trust = trust
 
     def __call__(self, node: NodeId) -> str:
         """Where the node's data side listens; raises Unreachable."""
@@ -61,7 +64,7 @@ class StatusPages:
         if found is None:
             raise Unreachable(f"the directory has no node {node}")
         try:
-            page = asyncio.run(_status_page(found.address))
+            page = asyncio.run(_status_page(found.address, node, self._trust()))
         except TimeoutError as late:
             raise Unreachable(f"{found.address} did not tell its status within {LOOK_UP_S:g} s") from late
         except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
@@ -90,13 +93,13 @@ def decode_status(page: bytes, node: NodeId, cluster_id: str) -> int:
     return port
 
 
-async def _status_page(address: str) -> bytes:
-    """The body of a node's status page. Raises TimeoutError, httpx.HTTPError, ValueError."""
-    url, plain = f"http://{address}/v1/status", {"Accept-Encoding": "identity"}
+async def _status_page(address: str, node: NodeId, trust: Trust) -> bytes:
+    """The body of a node's status page. Raises TimeoutError, httpx.HTTPError, OSError, ValueError."""
+    url, headers = trust.url(f"{address}/v1/status"), {"Accept-Encoding": "identity"} | trust.headers()
     async with (
         asyncio.timeout(LOOK_UP_S),
-        httpx.AsyncClient(trust_env=False, timeout=None) as http,
-        http.stream("GET", url, headers=plain) as answer,
+        httpx.AsyncClient(trust_env=False, timeout=None, verify=trust.client or False) as http,
+        http.stream("GET", url, headers=headers, extensions={"sni_hostname": name_of_node(node)}) as answer,
     ):
         answer.raise_for_status()
         body = b""
@@ -108,12 +111,13 @@ async def _status_page(address: str) -> bytes:
 
 
 class Peers:
-    """Channels to nodes. Safe from threads."""
+    """Channels to nodes. Safe from threads. ``trust``: as it is by now; a channel is made anew when it changes."""
 
-    def __init__(self, find: Find) -> None:
+    def __init__(self, find: Find, trust: Callable[[], Trust] = current) -> None:
         self._find = find
+        self._trust = trust
         self._lock = threading.Lock()
-        self._channels: dict[NodeId, tuple[str, grpc.Channel]] = {}
+        self._channels: dict[NodeId, tuple[tuple[str, Trust], grpc.Channel]] = {}
         self._doubted: set[NodeId] = set()
         self._calls: set[Any] = set()
         self._looking = ThreadPoolExecutor(LOOK_UPS_AT_ONCE, thread_name_prefix="peers")
@@ -159,7 +163,7 @@ class Peers:
 
     def channel(self, node: NodeId) -> grpc.Channel:
         """The channel to a node, looked up if need be; blocks for that. Raises Unreachable."""
-        target = self._find(node)
+        target = self._find(node), self._trust()
         with self._lock:
             if self._closed:
                 raise Unreachable("closed")
@@ -167,16 +171,17 @@ class Peers:
             have = self._channels.get(node)
             if have is not None and have[0] == target:
                 return have[1]
-            channel = grpc.insecure_channel(target, options=OPTIONS)
+            channel = _channel(node, *target)
             self._channels[node] = (target, channel)
         if have is not None:
             have[1].close()  # never in a thread of a channel's own: it waits for that one
         return channel
 
     def _known(self, node: NodeId) -> grpc.Channel | None:
+        trust = self._trust()
         with self._lock:
             found = None if node in self._doubted else self._channels.get(node)
-        return None if found is None else found[1]
+        return None if found is None or found[0][1] is not trust else found[1]
 
     def _send(
         self, node: NodeId, channel: grpc.Channel, method: str, data: bytes, timeout_s: float, answered: Answered
@@ -200,3 +205,10 @@ class Peers:
                 answered(done.result())
 
         call.add_done_callback(ended)
+
+
+def _channel(node: NodeId, target: str, trust: Trust) -> grpc.Channel:
+    if not trust.encrypts:
+        return grpc.insecure_channel(target, options=OPTIONS)
+    credentials = grpc.ssl_channel_credentials(trust.ca, trust.key, trust.certificate)
+    return grpc.secure_channel(target, credentials, (*OPTIONS, ("grpc.ssl_target_name_override", name_of_node(node))))

@@ -18,6 +18,7 @@ from ringlog.log.errors import LogError
 from ringlog.private import private_folder, private_process
 from ringlog.runtime.context import ClusterContext
 from ringlog.runtime.kafka_config import VARIABLE
+from ringlog.runtime.trust import TRUST_VARIABLE
 from ringlog.stack.commands import Stack
 from ringlog.stack.errors import StackError
 
@@ -30,6 +31,7 @@ def run_demo(flights: int | None, data: Path, keep: bool, console: Console) -> i
     """Run it all; the exit status is 0 only if the audit finds nothing wrong."""
     private_process()
     os.environ.pop(VARIABLE, None)  # its broker is its own, and plain
+    os.environ.pop(TRUST_VARIABLE, None)  # and so are its nodes
     stack = Stack(data / "stack")
     try:
         _empty(data)

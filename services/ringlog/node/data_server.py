@@ -3,6 +3,9 @@
 The methods carry our own Avro records as bytes (``ringlog.wire.data``); gRPC brings connections, deadlines, flow
 control and streams. A refusal is an answer with a code. A status other than OK means: the bytes are no message
 (INVALID_ARGUMENT), or the node cannot say what became of a write (ABORTED).
+
+Where the process has certificates (``ringlog.runtime.trust``), only who shows one of the cluster's is heard at all;
+entries go to nodes only, and a stream to the node that its certificate names.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from typing import TypeVar
 import grpc
 
 from ringlog.kernel.history import contradicts
-from ringlog.kernel.values import Epoch
+from ringlog.kernel.values import Epoch, NodeId
 from ringlog.node import checks, row_reads, row_stream
 from ringlog.node.cells import Excerpt
 from ringlog.node.errors import NodeFailed
@@ -25,11 +28,14 @@ from ringlog.node.register_host import RegisterHost
 from ringlog.node.registers import Behind, RegisterFetch, read_reply, write_reply
 from ringlog.node.store import RowVersion
 from ringlog.node.taking import SILENCE_S, Watched
+from ringlog.runtime.hosts import with_port
+from ringlog.runtime.trust import CertificateOfAnotherNode, Trust, current, node_of_names
 from ringlog.wire.cells import Key, RegisterCell
 from ringlog.wire.data import (
     BAD_STREAM,
     BEHIND,
     BUSY,
+    FOREIGN_CERTIFICATE,
     FOREIGN_CLUSTER,
     MESSAGE_BYTES_MAX,
     NOT_READY,
@@ -90,6 +96,7 @@ class DataServer:
         *,
         entries: Callable[[EntriesRequest], EntriesReply] | None = None,
         named: Callable[[Epoch], object] = lambda _: None,
+        trust: Callable[[], Trust] = current,
     ) -> None:
         self._host = host
         self._holder = holder
@@ -98,6 +105,7 @@ class DataServer:
         self._silence_s = silence_s
         self._entries_for = entries
         self._named = named
+        self._trust = trust
         self._streams = threading.BoundedSemaphore(STREAMS_MAX)
         self._server = grpc.server(
             ThreadPoolExecutor(WORKERS, thread_name_prefix="data"), options=OPTIONS, maximum_concurrent_rpcs=CALLS_MAX
@@ -126,12 +134,21 @@ class DataServer:
     def _bind(self, address: str, port: int) -> int:
         for wanted in dict.fromkeys((port, 0)):
             try:
-                found = self._server.add_insecure_port(f"{address}:{wanted}")
+                found = self._listen(with_port(address, wanted))
             except RuntimeError:
                 continue
             if found:
                 return int(found)
         raise NodeFailed(f"cannot listen on {address}: no port is free")
+
+    def _listen(self, place: str) -> int:
+        """Raises RuntimeError."""
+        trust = self._trust()
+        if not trust.encrypts:
+            return int(self._server.add_insecure_port(place))
+        newest = lambda: certificates(self._trust())  # noqa: E731
+        credentials = grpc.dynamic_ssl_server_credentials(certificates(trust), newest, True)
+        return int(self._server.add_secure_port(place, credentials))
 
     # -------------------------------------------------------------------------------------------- requests
 
@@ -175,7 +192,7 @@ class DataServer:
 
     def _entries(self, data: bytes, context: grpc.ServicerContext) -> bytes:
         request = _unpacked(EntriesRequest, data, context)
-        refused = self._misdirected(request.cluster_id, request.node)
+        refused = self._misdirected(request.cluster_id, request.node) or self._disbelieved(shown_node(context))
         if refused or self._entries_for is None:
             return pack(EntriesReply(self._host.node, self._epoch(), refused or NOT_READY))
         return pack(self._entries_for(request))
@@ -197,15 +214,23 @@ class DataServer:
             return FOREIGN_CLUSTER
         return "" if node == self._host.node else WRONG_NODE
 
+    def _disbelieved(self, shown: NodeId | None, asks: NodeId | None = None) -> str:
+        """The code that refuses who shows a certificate of node ``shown``, and asks for node ``asks``: None, any."""
+        if shown is None:
+            return ""
+        known = self._holder.state.nodes.get(shown)
+        is_it = shown != "" and asks in (None, shown) and (known is None or known.state != "left")
+        return "" if is_it else FOREIGN_CERTIFICATE
+
     # -------------------------------------------------------------------------------------------- streaming
 
     def _stream(self, data: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
         request = _unpacked(StreamRequest, data, context)
-        yield from self._watched(context, self._guarded(request, lambda: self._cells(request)))
+        yield from self._watched(context, self._guarded(request, shown_node(context), lambda: self._cells(request)))
 
     def _stream_rows(self, data: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
         request = _unpacked(RowsRequest, data, context)
-        yield from self._watched(context, self._guarded(request, lambda: self._rows(request)))
+        yield from self._watched(context, self._guarded(request, shown_node(context), lambda: self._rows(request)))
 
     def _watched(self, context: grpc.ServicerContext, messages: Iterator[bytes]) -> Iterator[bytes]:
         """The messages of a stream, as long as somebody takes them."""
@@ -216,10 +241,14 @@ class DataServer:
             watched.close()
 
     def _guarded(
-        self, request: StreamRequest | RowsRequest, pages: Callable[[], Iterator[StreamPage]]
+        self, request: StreamRequest | RowsRequest, shown: NodeId | None, pages: Callable[[], Iterator[StreamPage]]
     ) -> Iterator[bytes]:
         """The messages of a stream, of which there are not too many at once."""
-        refused = self._misdirected(request.cluster_id, request.node) or checks.stream_refusal(request)
+        refused = (
+            self._misdirected(request.cluster_id, request.node)
+            or self._disbelieved(shown, request.target)
+            or checks.stream_refusal(request)
+        )
         if not refused and contradicts(self._host.value.state, request.epoch, request.state_id):
             refused = OTHER_HISTORY
         if not refused and not self._streams.acquire(blocking=False):
@@ -262,6 +291,22 @@ def bodies(cells: Iterable[tuple[Key, RegisterCell]], page_bytes: int) -> Iterat
     """The bodies of cells, which ascend."""
     for group in grouped(((one, len(one[0].name) + len(one[1].value)) for one in cells), page_bytes):
         yield pack(Cells(group)), len(group)
+
+
+def certificates(trust: Trust) -> grpc.ServerCertificateConfiguration:
+    """What a server shows, and whom it trusts."""
+    return grpc.ssl_server_certificate_configuration([(trust.key, trust.certificate)], trust.ca)
+
+
+def shown_node(context: grpc.ServicerContext) -> NodeId | None:
+    """The node that the certificate of who asks names; empty: it names none, None: there is no TLS."""
+    shown = context.auth_context()
+    if shown.get("transport_security_type", [b""])[0] not in (b"ssl", b"tls"):
+        return None
+    try:
+        return node_of_names(tuple(name.decode("latin-1") for name in shown.get("peer_dns", ())))
+    except CertificateOfAnotherNode:
+        return ""
 
 
 def _unpacked(record: type[T], data: bytes, context: grpc.ServicerContext) -> T:

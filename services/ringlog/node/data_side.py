@@ -81,7 +81,7 @@ class DataSide:
             holder,
             lambda: self._state.cluster_id,
             options.host,
-            folder.data_port,
+            options.data_port or folder.data_port,
             entries=entries.answered,
             named=self.asking.named.note,
         )

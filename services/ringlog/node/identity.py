@@ -27,11 +27,13 @@ from typing import Any
 
 from ringlog.durable import replace_durably
 from ringlog.kernel.state import ClusterState
-from ringlog.kernel.values import is_uuid
+from ringlog.kernel.values import NodeId, is_uuid
 from ringlog.log.errors import CopyInUse
 from ringlog.log.identity import Seen
 from ringlog.node.errors import NodeFailed
 from ringlog.private import private_folder
+from ringlog.runtime.hosts import with_port
+from ringlog.runtime.trust import CertificateOfAnotherNode
 from ringlog.wire.incarnations import incarnation
 
 IDENTITY, ACKNOWLEDGED, LOCK = "identity.json", "acknowledged.json", "lock"
@@ -41,7 +43,11 @@ EPOCH_MAX = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class NodeOptions:
-    """Who this node is. ``folder`` keeps its id and port over restarts; ``port`` 0: the kept one, or a free one."""
+    """Who this node is. ``folder`` keeps its id and ports over restarts; ``port`` 0: the kept one, or a free one.
+
+    It listens at ``host``. ``advertise``: the host that others reach it by, empty: the same; ``data_port``: of its data
+    side, as ``port``; ``certified``: the id that its certificate names, empty: it has no certificate.
+    """
 
     name: str
     host: str
@@ -50,6 +56,18 @@ class NodeOptions:
     rack: str
     shards: int
     folder: Path
+    advertise: str = ""
+    data_port: int = 0
+    certified: NodeId = ""
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The names that it answers under."""
+        return tuple(filter(None, (self.host, self.advertise)))
+
+    def address(self, port: int) -> str:
+        """Where others find the node."""
+        return with_port(self.advertise or self.host, port)
 
 
 def folder_of(nodes: Path, cluster: str, cluster_id: str, name: str) -> Path:
@@ -68,7 +86,8 @@ class NodeFolder:
     """The folder of one node, locked until ``close``; ``socket`` listens on the node's port. ``cluster_id``: the
     cluster that it is opened for; empty: whichever it is of. ``incarnation``: this start of the node.
 
-    Raises NodeFailed where another process has it, a file is not readable, or the port is taken.
+    Raises NodeFailed where another process has it, a file is not readable, or the port is taken; and
+    CertificateOfAnotherNode, before anything is changed.
     """
 
     def __init__(self, options: NodeOptions, cluster_id: str = "") -> None:
@@ -77,9 +96,11 @@ class NodeFolder:
         self._lock = _locked(self._folder)
         try:
             node, port = self.kept_identity()
+            if node and options.certified not in ("", node):
+                raise CertificateOfAnotherNode(f"it names node {options.certified}, {self._folder} is node {node}")
             self.socket = _listen(options.host, options.port or port)
             self.port: int = self.socket.getsockname()[1]
-            self.node = node or str(uuid.uuid4())
+            self.node = node or options.certified or str(uuid.uuid4())
             self.data_port = self.kept_data_port()
             self._start = self.kept_start() + 1
             self.incarnation = incarnation(self._start, str(uuid.uuid4()))
@@ -218,10 +239,10 @@ def _wrong(name: str, value: object) -> NodeFailed:
 
 def _listen(host: str, port: int) -> socket.socket:
     """A listening socket; ``port`` 0: any free one."""
-    found = socket.socket()
+    found = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.bind((host, port))
+        found.bind((host.strip("[]"), port))
         found.listen(128)
     except OSError as error:
         found.close()

@@ -143,7 +143,7 @@ class NodeProcess:
 
         Raises NodeFailed when the node is refused or loses the log, the topic or its own server.
         """
-        api = make_api(self._holder, self._options.name, self._clock, self._data, self._options.host, self._watched)
+        api = make_api(self._holder, self._options.name, self._clock, self._data, self._options.hosts, self._watched)
         server = self._server = HttpServer(api, self._folder.socket)
         server.start()
         try:
@@ -186,7 +186,7 @@ class NodeProcess:
         return RegisterNode(
             name=options.name,
             id=self.node,
-            address=f"{options.host}:{self._folder.port}",
+            address=options.address(self._folder.port),
             datacenter=options.datacenter,
             rack=options.rack,
             shards=options.shards,

@@ -6,8 +6,7 @@ import contextlib
 import json
 import socket
 import threading
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import uvicorn
@@ -16,11 +15,12 @@ from fastapi.exceptions import RequestValidationError
 
 from ringlog.client.merge import LiveCell, LivePartition, LiveRow, merged
 from ringlog.node.data_side import DataSide
+from ringlog.node.doorkeeper import ADMITTED, Doorkeeper
 from ringlog.node.holder import Holder, NotReady, NotServed
-from ringlog.node.hosts import OwnHosts
 from ringlog.runtime.clock import Clock
 from ringlog.runtime.health import WatchedProcess
 from ringlog.runtime.scrape import HEALTH, METRICS, answer
+from ringlog.runtime.trust import Trust, current, serving
 from ringlog.wire.records import decode_mutation
 
 
@@ -45,14 +45,15 @@ def make_api(
     name: str,
     clock: Clock,
     data: DataSide | None = None,
-    host: str = "127.0.0.1",
+    hosts: Sequence[str] = ("127.0.0.1",),
     watched: WatchedProcess | None = None,
+    trust: Callable[[], Trust] = current,
 ) -> FastAPI:
-    """The routes of one node. ``clock`` says which cells' time to live is over; ``data``: its registers; ``host``: the
-    name that it is registered under; ``watched``: shows its figures, and whether it is ready.
+    """The routes of one node. ``clock`` says which cells' time to live is over; ``data``: its registers; ``hosts``: the
+    names that it answers under; ``watched``: shows its figures, and whether it is ready; ``trust``: has the tokens.
     """
     api = FastAPI(title=f"ringlog node {name}", docs_url=None, redoc_url=None)
-    api.add_middleware(OwnHosts, host=host)
+    api.add_middleware(Doorkeeper, hosts=hosts, tokens=lambda: trust().tokens)
 
     @api.exception_handler(RequestValidationError)
     def malformed(_request: Request, broken: RequestValidationError) -> Response:
@@ -87,14 +88,14 @@ def make_api(
         return {"epoch": epoch, "versions": len(versions)} | shown(live)
 
     if watched is not None:
+
+        def seen(request: Request) -> Response:
+            found = answer(request.url.path, watched, is_admitted=request.scope[ADMITTED])
+            return Response(found.body, found.status, media_type=found.media_type)
+
         for path in (METRICS, HEALTH):
-            api.add_api_route(path, partial(_seen, path, watched), response_model=None)
+            api.add_api_route(path, seen, response_model=None)
     return api
-
-
-def _seen(path: str, watched: WatchedProcess) -> Response:
-    found = answer(path, watched)
-    return Response(found.body, found.status, media_type=found.media_type)
 
 
 def shown(live: LivePartition) -> dict[str, Any]:
@@ -128,10 +129,12 @@ def _about(data: DataSide) -> dict[str, Any]:
 class HttpServer:
     """uvicorn in a thread of its own, on a socket that listens already; the process keeps its signal handlers."""
 
-    def __init__(self, api: FastAPI, listening: socket.socket) -> None:
+    def __init__(self, api: FastAPI, listening: socket.socket, trust: Callable[[], Trust] = current) -> None:
         config = uvicorn.Config(api, log_config=None, access_log=False, lifespan="off")
         # asyncio does so only for sockets that name their protocol; an answer would wait for an acknowledgement else.
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        config.load()
+        config.ssl = serving(trust)
         self._listening = listening
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._run, name="http", daemon=True)

@@ -22,6 +22,7 @@ from typing import Any
 from ringlog.private import FILE_MODE, OWNER_ONLY_MASK, FileUnusable, private_folder, write_private
 from ringlog.runtime.folders import default_data_dir
 from ringlog.runtime.kafka_config import VARIABLE, use
+from ringlog.runtime.trust import TRUST_VARIABLE, trust_by
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class ClusterContext:
     """A cluster and where its broker (``host:port,…``) and its cache (a Redis URL, may be empty) are.
 
     ``kafka_config``: path of the file that its broker wants (see ``kafka_config``), may be empty; ``cluster_id``: empty
-    where no command has asked for it yet.
+    where no command has asked for it yet; ``trust_config``: path of the file that its nodes want (see ``trust``).
     """
 
     bootstrap: str
@@ -37,6 +38,7 @@ class ClusterContext:
     redis: str
     kafka_config: str = ""
     cluster_id: str = ""
+    trust_config: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,18 @@ def log_in_at(bootstrap: str) -> None:
         use(Path(file))
 
 
+def trust_of(bootstrap: str, cluster: str) -> str:
+    """The file that the nodes of this cluster want, as far as is known; empty: none."""
+    return next((one.trust_config for one in _at(bootstrap) if one.cluster == cluster), "")
+
+
+def trust_in(bootstrap: str, cluster: str) -> None:
+    """Use the file that the cluster's nodes want, if one is known and no other was given. Raises BadTrustConfig."""
+    file = trust_of(bootstrap, cluster)
+    if file and TRUST_VARIABLE not in os.environ:
+        trust_by(Path(file))
+
+
 def redis_of(bootstrap: str) -> str:
     """The cache that belongs to this broker, as far as is known; empty: none."""
     return next((context.redis for context in _at(bootstrap) if context.redis), "")
@@ -120,7 +134,7 @@ def _at(bootstrap: str) -> list[ClusterContext]:
 
 
 def _context(fields: Any) -> ClusterContext:
-    optional = {name: str(fields.get(name, "")) for name in ("kafka_config", "cluster_id")}
+    optional = {name: str(fields.get(name, "")) for name in ("kafka_config", "cluster_id", "trust_config")}
     return ClusterContext(str(fields["bootstrap"]), str(fields["cluster"]), str(fields["redis"]), **optional)
 
 

@@ -62,6 +62,11 @@ class Since:
         return at
 
 
+def in_a_word(health: Health) -> bytes:
+    """The answer's body for who may not know more."""
+    return (json.dumps({"state": health.state, "ready": health.is_ready}) + "\n").encode()
+
+
 def as_json(health: Health, since: Micros) -> bytes:
     """The answer's body."""
     at = datetime.fromtimestamp(since / 1e6, UTC).isoformat(timespec="milliseconds")

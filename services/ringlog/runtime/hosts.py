@@ -17,11 +17,16 @@ ANYWHERE: Final = frozenset({"0.0.0.0", "::", "[::]"})
 REFUSAL: Final = json.dumps({"detail": "this server does not answer under that name: use the node's address"}).encode()
 
 
-def is_own(hosts: Sequence[str], host: str) -> bool:
-    """True if a request with these ``Host`` headers is for the server at ``host``."""
-    if host in ANYWHERE:
+def is_own(hosts: Sequence[str], *own: str) -> bool:
+    """True if a request with these ``Host`` headers is for the server that has the names ``own``."""
+    if ANYWHERE.intersection(own):
         return True
-    return len(hosts) == 1 and name_of(hosts[0]) in LOOPBACK | {name_of(host)}
+    return len(hosts) == 1 and name_of(hosts[0]) in LOOPBACK.union(map(name_of, own))
+
+
+def with_port(host: str, port: int) -> str:
+    """``host:port``, with an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
 
 
 def name_of(host: str) -> str:

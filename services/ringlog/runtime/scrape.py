@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ringlog.runtime.figures import FIGURES, Durations, Sample
-from ringlog.runtime.health import WatchedProcess, as_json
+from ringlog.runtime.health import WatchedProcess, as_json, in_a_word
+from ringlog.runtime.tokens import NO_TOKEN
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
@@ -29,13 +30,18 @@ class HttpAnswer:
     body: bytes
 
 
-def answer(path: str, watched: WatchedProcess) -> HttpAnswer:
-    """The answer to a GET: 503 where the process is not ready, 404 for another path."""
-    if path == METRICS:
-        return HttpAnswer(200, TEXT, exposition(watched.samples(), watched.labels))
+def answer(path: str, watched: WatchedProcess, *, is_admitted: bool = True) -> HttpAnswer:
+    """The answer to a GET: 503 where the process is not ready, 404 for another path. Who is not admitted learns whether
+    the process is ready, nothing else.
+    """
     if path == HEALTH:
         health, since = watched.health()
-        return HttpAnswer(200 if health.is_ready else 503, JSON, as_json(health, since))
+        body = as_json(health, since) if is_admitted else in_a_word(health)
+        return HttpAnswer(200 if health.is_ready else 503, JSON, body)
+    if not is_admitted:
+        return HttpAnswer(401, JSON, NO_TOKEN)
+    if path == METRICS:
+        return HttpAnswer(200, TEXT, exposition(watched.samples(), watched.labels))
     return HttpAnswer(404, JSON, b'{"detail": "there are /metrics and /health"}\n')
 
 

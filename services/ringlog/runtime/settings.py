@@ -23,7 +23,8 @@ class ProcessSettings(BaseSettings):
     all Kafka clients need to log in (``ringlog.runtime.kafka_config``). ``archive``: the folder (or its ``file:`` URL)
     in which the keeper archives the log's entries. ``metrics_port``: where an agent shows its figures and its health,
     at ``metrics_host`` (an address, or 0.0.0.0 for all); each role of ``ringlog agents`` has a port of its own, the
-    validator this one, the others those behind it.
+    validator this one, the others those behind it. ``trust_config``: a file with certificates and tokens
+    (``ringlog.runtime.trust``); ``insecure``: an address that other machines reach may be open to everybody there.
     """
 
     model_config = SettingsConfigDict(env_prefix="RINGLOG_", extra="ignore", frozen=True)
@@ -36,13 +37,15 @@ class ProcessSettings(BaseSettings):
     redis_timeout_s: float = Field(default=2.0, ge=0.1, le=300.0)
     delays: Path | None = None
     kafka_config: Path | None = None
+    trust_config: Path | None = None
+    insecure: bool = False
     archive: str | None = None
     metrics_port: int | None = Field(default=None, ge=1, le=65_000)
     metrics_host: str = Field(default="127.0.0.1", min_length=1)
     log_format: Literal["console", "json"] = "console"
     log_level: Literal["debug", "info", "warning", "error", "critical"] = "info"
 
-    @field_validator("delays", "kafka_config", "archive", "metrics_port", mode="before")
+    @field_validator("delays", "kafka_config", "trust_config", "archive", "metrics_port", mode="before")
     @classmethod
     def _empty_is_none(cls, given: object) -> object:
         """An empty variable names no port and no file; as a path it would be the folder that one is in."""

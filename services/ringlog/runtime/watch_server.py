@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import socket
 import threading
+from collections.abc import Callable
 from functools import partial
+from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from socketserver import ThreadingTCPServer
 from typing import Any, Final
@@ -18,6 +20,8 @@ from ringlog.runtime.health import WatchedProcess
 from ringlog.runtime.hosts import REFUSAL, is_own
 from ringlog.runtime.logs import get_logger
 from ringlog.runtime.scrape import JSON, HttpAnswer, answer
+from ringlog.runtime.tokens import CHALLENGE, is_admitted
+from ringlog.runtime.trust import Trust, current, serving
 
 AGAIN_S: Final = 5.0
 LOOK_S: Final = 0.1
@@ -28,13 +32,23 @@ log = get_logger(__name__)
 
 
 class WatchServer:
-    """Shows ``watched`` at ``host``:``port`` (0: a free one, which ``port`` then is). ``start`` once, ``stop`` once."""
+    """Shows ``watched`` at ``host``:``port`` (0: a free one, which ``port`` then is) to who has a token of ``trust``.
+    ``start`` once, ``stop`` once.
+    """
 
-    def __init__(self, watched: WatchedProcess, host: str, port: int, again_s: float = AGAIN_S) -> None:
+    def __init__(
+        self,
+        watched: WatchedProcess,
+        host: str,
+        port: int,
+        again_s: float = AGAIN_S,
+        trust: Callable[[], Trust] = current,
+    ) -> None:
         self._watched = watched
         self._host = host
         self.port = port
         self._again_s = again_s
+        self._trust = trust
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="watched", daemon=True)
 
@@ -51,7 +65,7 @@ class WatchServer:
         said = False
         while not self._stopping.is_set():
             try:
-                server = _Server(self._host, self.port, self._watched)
+                server = _Server(self._host, self.port, self._watched, self._trust)
             except OSError as error:
                 if not said:
                     log.warning("not_watched", host=self._host, port=self.port, why=str(error), again_s=self._again_s)
@@ -75,10 +89,12 @@ class _Server(ThreadingTCPServer):
     daemon_threads = True
     block_on_close = False
 
-    def __init__(self, host: str, port: int, watched: WatchedProcess) -> None:
+    def __init__(self, host: str, port: int, watched: WatchedProcess, trust: Callable[[], Trust]) -> None:
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self.watched = watched
         self.host = host
+        self.trust = trust
+        self._tls = serving(trust)
         self._room = threading.BoundedSemaphore(AT_ONCE_MAX)
         super().__init__((host, port), _Handler)
 
@@ -96,6 +112,15 @@ class _Server(ThreadingTCPServer):
         finally:
             self._room.release()
 
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        """From the handshake on."""
+        if self._tls is None:
+            super().finish_request(request, client_address)
+            return
+        request.settimeout(SLOW_S)
+        with self._tls.wrap_socket(request, server_side=True) as encrypted:
+            super().finish_request(encrypted, client_address)
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Who hung up is none of ours."""
 
@@ -109,18 +134,21 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Answer under a name that is the server's own."""
         if is_own(self.headers.get_all("Host", []), self.server.host):
-            found = self._answered(self.path.partition("?")[0])
+            admitted = is_admitted(self.headers.get_all("Authorization", []), self.server.trust().tokens)
+            found = self._answered(self.path.partition("?")[0], admitted)
         else:
             found = HttpAnswer(403, JSON, REFUSAL)
         self.send_response(found.status)
         self.send_header("Content-Type", found.media_type)
         self.send_header("Content-Length", str(len(found.body)))
+        if found.status == HTTPStatus.UNAUTHORIZED:
+            self.send_header("WWW-Authenticate", CHALLENGE)
         self.end_headers()
         self.wfile.write(found.body)
 
-    def _answered(self, path: str) -> HttpAnswer:
+    def _answered(self, path: str, admitted: bool) -> HttpAnswer:
         try:
-            return answer(path, self.server.watched)
+            return answer(path, self.server.watched, is_admitted=admitted)
         except Exception:
             log.exception("not_shown", path=path)
             return HttpAnswer(500, JSON, b'{"detail": "a defect: see the log of the process"}\n')

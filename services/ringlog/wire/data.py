@@ -43,6 +43,7 @@ BEHIND, BUSY, FOREIGN_CLUSTER, WRONG_NODE = "behind", "busy", "foreign_cluster",
 BAD_STREAM, NOT_MEMBER, NOT_READY, TOO_LARGE = "bad_stream", "not_member", "not_ready", "too_large"
 BAD_CELL, BAD_EPOCH, BAD_TOKEN, OTHER_HISTORY = "bad_cell", "bad_epoch", "bad_token", "other_history"
 BAD_ENTRIES, BAD_POSITION, GAP = "bad_entries", "bad_position", "gap"
+FOREIGN_CERTIFICATE = "foreign_certificate"
 
 REFUSALS: Mapping[str, str] = MappingProxyType(
     {
@@ -54,6 +55,7 @@ REFUSALS: Mapping[str, str] = MappingProxyType(
         BAD_TOKEN: "The token of the key is not that of its name.",
         BEHIND: "The replica has not adopted the plan's epoch yet, or not reached the positions: ask again.",
         BUSY: "The source sends as many streams as it may already: ask again.",
+        FOREIGN_CERTIFICATE: "Who asks shows no certificate of the node that it asks for, or that node has left.",
         FOREIGN_CLUSTER: "The message is for another cluster, or what it brings is of another one.",
         GAP: "What the peer has of the log begins later than what was asked for: ask another one.",
         NOT_MEMBER: "The node is no replica of the key, for this kind of access, at the epoch that it names.",

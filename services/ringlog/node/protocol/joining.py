@@ -57,7 +57,10 @@ def register(me: RegisterNode, draw: Draw) -> Steps[None]:
         state: ClusterState = yield Newest()
         found = state.nodes.get(me.id)
         if found is not None and found.address != me.address:
-            raise NodeFailed(f"node {me.name} is registered at {found.address}, not at {me.address}: use that port")
+            raise NodeFailed(
+                f"node {me.name} is registered at {found.address}, not at {me.address}: use that "
+                f"address, or say first that it has moved: ringlog node update {me.name} --address {me.address}"
+            )
         if found is None and me.name in state.node_names:
             raise NodeFailed(
                 f"the name {me.name} belongs to node {state.node_names[me.name]}, this one is {me.id}: "

@@ -1,0 +1,45 @@
+"""``ringlog cluster certificates``: what nodes and clients on several machines show each other, for a trial."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ringlog.cli.connection import Json, out
+from ringlog.operator.certificates import make_certificates
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to those of clusters."""
+    app.command("certificates")(certificates)
+
+
+def certificates(
+    folder: Annotated[Path, typer.Argument(help="Folder for authority, token, certificates; closed to others.")],
+    node: Annotated[
+        list[str] | None,
+        typer.Option("--node", metavar="NAME[=ID]", help="A node; ID: of one that is registered. May be repeated."),
+    ] = None,
+    client: Annotated[
+        list[str] | None,
+        typer.Option("--client", metavar="NAME", help="A program, an operator, or agents. May be repeated."),
+    ] = None,
+    days: Annotated[int, typer.Option(help="How long they are good for.", min=1, max=3650)] = 365,
+    as_json: Json = False,
+) -> None:
+    """Make certificates and a token, by openssl and an authority that is made beside them. Again: renew them.
+
+    A new node takes the id that its certificate names.
+    """
+    pairs = [(name, node_id) for name, _, node_id in (each.partition("=") for each in node or ())]
+    made = make_certificates(folder, pairs, client or (), days)
+    if as_json:
+        typer.echo(json.dumps([asdict(one) | {"config": str(one.config)} for one in made]))
+        return
+    for one in made:
+        out.print(f"{one.config}: {f'node {one.name} {one.node}' if one.node else f'client {one.name}'}", markup=False)
+    out.print(f"keep {folder / 'ca.key'} away from the machines of the cluster", markup=False)

@@ -1,0 +1,118 @@
+"""An authority of one's own, and certificates of nodes and clients that it has signed: for trials, and small clusters.
+
+Made by the machine's ``openssl``: keys on P-256, everything in one folder that is closed to others. ``ca.key`` signs
+whom the cluster believes, so it belongs on no machine that runs a part of it. What names a node is said in
+``ringlog.runtime.trust``.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import shutil
+import subprocess
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from ringlog.kernel.values import NodeId, is_uuid
+from ringlog.private import OWNER_ONLY_MASK, private_folder, write_private
+from ringlog.runtime.trust import NODE_SUFFIX, TLS, TOKEN, name_of_node
+
+CA, CA_KEY, TOKENS = "ca.pem", "ca.key", "token"
+OPENSSL_S: Final = 60.0
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+_NEW_KEY: Final = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
+
+
+class CertificatesFailed(Exception):
+    """No certificate could be made; the text says why."""
+
+    code = "certificates_failed"
+
+
+@dataclass(frozen=True, slots=True)
+class MadeCertificate:
+    """``config``: the file to give a process by ``--trust-config``; ``node``: whom it names, empty: a client."""
+
+    name: str
+    node: NodeId
+    config: Path
+
+
+def make_certificates(
+    folder: Path, nodes: Iterable[tuple[str, NodeId]], clients: Iterable[str], days: int
+) -> tuple[MadeCertificate, ...]:
+    """Certificates for nodes (name, id; no id: that of the last certificate of the name, or a new one) and clients.
+    Authority and token are made where they are missing. Raises CertificatesFailed, FileUnusable.
+    """
+    wanted = [*((name, node, True) for name, node in nodes), *((name, "", False) for name in clients)]
+    names = [name for name, _, _ in wanted]
+    for name in names:
+        if not _NAME.fullmatch(name) or name in ("ca", TOKENS) or names.count(name) > 1:
+            raise CertificatesFailed(f"{name}: one name for each, of letters, digits, or - . _")
+    if shutil.which("openssl") is None:
+        raise CertificatesFailed("there is no openssl in PATH: install it, or have your own authority sign (see guide)")
+    private_folder(folder, CA, ours=True)
+    if not (folder / CA).exists():
+        _make_authority(folder, days)
+    if not (folder / TOKENS).exists():
+        write_private(folder / TOKENS, f"{secrets.token_urlsafe(32)}\n")
+    return tuple(_make(folder, name, node, is_node, days) for name, node, is_node in wanted)
+
+
+def _make_authority(folder: Path, days: int) -> None:
+    with TemporaryDirectory(dir=folder) as made:
+        key, certificate = Path(made, CA_KEY), Path(made, CA)
+        extensions = ("-addext", "basicConstraints=critical,CA:TRUE", "-addext", "keyUsage=critical,keyCertSign")
+        where = ("-keyout", key, "-out", certificate, "-days", str(days), "-subj", "/CN=ringlog")
+        _openssl("req", "-x509", *_NEW_KEY, *where, *extensions)
+        key.replace(folder / CA_KEY)
+        certificate.replace(folder / CA)
+
+
+def _make(folder: Path, name: str, node: NodeId, is_node: bool, days: int) -> MadeCertificate:
+    if node and not is_uuid(node):
+        raise CertificatesFailed(f"{name}={node}: the id of a node is a UUID, as ringlog node list shows it")
+    if is_node:
+        node = node or _named_by(folder / f"{name}.pem") or str(uuid.uuid4())
+    extensions = ["basicConstraints=CA:FALSE", "extendedKeyUsage=serverAuth,clientAuth"]
+    extensions.append(f"subjectAltName=DNS:{name_of_node(node) if node else f'{name}.clients.ringlog'}")
+    with TemporaryDirectory(dir=folder) as made:
+        key, request, certificate, said = (Path(made, f"{name}.{end}") for end in ("key", "csr", "pem", "cnf"))
+        said.write_text("\n".join(extensions), encoding="utf-8")
+        _openssl("req", "-new", *_NEW_KEY, "-keyout", key, "-out", request, "-subj", f"/CN={name}")
+        authority = ("-CA", folder / CA, "-CAkey", folder / CA_KEY, "-set_serial", f"0x{secrets.token_hex(16)}")
+        what = ("-in", request, "-out", certificate, "-days", str(days), "-extfile", said)
+        _openssl("x509", "-req", *what, *authority)
+        key.replace(folder / key.name)
+        certificate.replace(folder / certificate.name)
+    config = folder / f"{name}.properties"
+    values = zip((*TLS, TOKEN), (CA, certificate.name, key.name, TOKENS), strict=True)
+    write_private(config, "".join(f"{option}={value}\n" for option, value in values))
+    return MadeCertificate(name, node, config)
+
+
+def _named_by(certificate: Path) -> NodeId:
+    """The node of a certificate that is there; empty: it is not, or names none."""
+    if not certificate.exists():
+        return ""
+    shown = _openssl("x509", "-in", certificate, "-noout", "-text")
+    found = re.search(rf"DNS:([0-9a-f-]{{36}}){re.escape(NODE_SUFFIX)}\b", shown)
+    return found[1] if found else ""
+
+
+def _openssl(*arguments: object) -> str:
+    command = ["openssl", *map(str, arguments)]
+    try:
+        ended = subprocess.run(
+            command, capture_output=True, text=True, timeout=OPENSSL_S, umask=OWNER_ONLY_MASK, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise CertificatesFailed(f"openssl {command[1]}: {error}") from error
+    if ended.returncode != 0:
+        raise CertificatesFailed(f"openssl {command[1]}: {ended.stderr.strip()[-300:]}")
+    return ended.stdout

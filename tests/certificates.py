@@ -1,0 +1,19 @@
+"""Certificates for tests, made as an operator makes them."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from ringlog.operator.certificates import make_certificates
+from ringlog.runtime.trust import Trust, TrustFile
+
+needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl, which makes certificates")
+
+
+def trusts(folder: Path, nodes: dict[str, str], *clients: str) -> dict[str, Trust]:
+    """What each of them is given, by name; ``nodes``: name to id."""
+    made = make_certificates(folder, nodes.items(), clients, 2)
+    return {one.name: TrustFile(one.config).now() for one in made}

@@ -1,0 +1,246 @@
+"""Nodes that show each other certificates: who is heard, who is refused, and what a process believes of an address.
+
+Real gRPC and real HTTP, on ports of 127.0.0.1: a certificate names a node, not an address.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from ringlog.client.peers import Peers, StatusPages, Unreachable
+from ringlog.kernel.commands.nodes import UnregisterNode
+from ringlog.node.holder import Holder
+from ringlog.node.identity import NodeFolder, NodeOptions
+from ringlog.node.server import HttpServer, make_api
+from ringlog.runtime.clock import ManualClock
+from ringlog.runtime.trust import TRUST_VARIABLE, CertificateOfAnotherNode, Trust, trust_by
+from ringlog.wire.data import (
+    FOREIGN_CERTIFICATE,
+    NOT_READY,
+    EntriesReply,
+    EntriesRequest,
+    RowsRequest,
+    StatusReply,
+    StatusRequest,
+    StreamPage,
+    StreamRequest,
+    pack,
+    unpack,
+)
+from tests.certificates import needs_openssl, trusts
+from tests.kernel.entries import uuid
+from tests.node.data_world import DataNode, DataWorld
+
+pytestmark = needs_openssl
+
+HOST = "127.0.0.1"
+CALL_S = 30.0
+IDS = {f"n{number}": uuid(number, space=2) for number in (1, 2, 3)}
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("authority") / "ours"
+
+
+@pytest.fixture(scope="module")
+def known(authority: Path) -> dict[str, Trust]:
+    """What nodes and an operator are given."""
+    return trusts(authority, IDS, "ops")
+
+
+@pytest.fixture(scope="module")
+def strange(tmp_path_factory: pytest.TempPathFactory) -> Trust:
+    """Node 1 by another authority."""
+    return trusts(tmp_path_factory.mktemp("authority") / "theirs", {"n1": IDS["n1"]})["n1"]
+
+
+@pytest.fixture
+def world(
+    tmp_path: Path, authority: Path, known: dict[str, Trust], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[DataWorld]:
+    """Two nodes, and a coordinator that has the operator's certificate."""
+    monkeypatch.setenv(TRUST_VARIABLE, "")
+    trust_by(authority / "ops.properties")
+    made = DataWorld(tmp_path, 1, trust_of=lambda number: lambda: known[f"n{number}"])
+    made.join(1, 0)
+    yield made
+    made.close()
+
+
+def call(world: DataWorld, node: DataNode, trust: Trust, method: str, request: Any) -> bytes | None:
+    """The answer of a node to who is given ``trust``; None where there is none."""
+    peers, answer = Peers(world.find, lambda: trust), Future[bytes | None]()
+    try:
+        peers.call(node.id, method, pack(request), CALL_S, answer.set_result)
+        return answer.result(CALL_S)
+    finally:
+        peers.close()
+
+
+def status(world: DataWorld, node: DataNode, trust: Trust) -> StatusReply | None:
+    found = call(world, node, trust, "Status", StatusRequest(world.state.cluster_id, node.id))
+    return None if found is None else unpack(StatusReply, found)
+
+
+def stream(world: DataWorld, trust: Trust, method: str, request: Any) -> StreamPage:
+    """The first page of a stream."""
+    peers = Peers(world.find, lambda: trust)
+    try:
+        return unpack(StreamPage, next(peers.stream(request.node, method, pack(request), CALL_S)))
+    finally:
+        peers.close()
+
+
+# ------------------------------------------------------------------------------------------------------------ gRPC
+
+
+def test_registers_are_written_read_and_streamed_among_those_who_know_each_other(world: DataWorld) -> None:
+    names = [f"k{number}".encode() for number in range(20)]
+    for number, name in enumerate(names):
+        world.coordinator.write("ks", name, b"v", timestamp=number + 1)
+    joined = world.join(2, 2**62)
+    assert joined.host.value.durable.cells
+    assert all((cell := world.coordinator.read("ks", name).cell) and cell.value == b"v" for name in names)
+
+
+def test_who_shows_no_certificate_of_the_cluster_is_not_heard(
+    world: DataWorld, known: dict[str, Trust], strange: Trust
+) -> None:
+    node, ops = world.nodes[1], known["ops"]
+    assert status(world, node, ops) is not None
+    for stranger in (Trust(), strange, replace(strange, ca=ops.ca)):
+        assert status(world, node, stranger) is None
+
+
+def test_nothing_is_said_to_a_node_that_is_not_the_one_that_was_meant(
+    world: DataWorld, known: dict[str, Trust], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = world.begin(2)
+    asked: list[object] = []
+    monkeypatch.setattr(other.server, "_status", lambda *given: asked.append(given))
+    monkeypatch.setattr(world, "find", lambda _: f"{HOST}:{other.server.port}")
+    assert (status(world, world.nodes[1], known["ops"]), asked) == (None, [])
+
+
+def test_streams_go_to_the_node_that_the_certificate_names(world: DataWorld, known: dict[str, Trust]) -> None:
+    source, state = world.nodes[1], world.state
+    head = state.cluster_id, source.id, state.epoch, state.state_id
+    what = "join-9", "simple:1", ((0, 5),)
+    cells = StreamRequest(*head, IDS["n2"], *what, None)
+    rows = RowsRequest(*head, IDS["n2"], *what, (), None)
+    for method, request in (("Stream", cells), ("StreamRows", rows)):
+        for name in ("n3", "ops"):
+            page = stream(world, known[name], method, request)
+            assert (page.refused, page.node) == (FOREIGN_CERTIFICATE, source.id), (method, name)
+        assert stream(world, known["n2"], method, request).refused not in ("", FOREIGN_CERTIFICATE)
+
+
+def test_entries_go_to_nodes_that_have_not_left(world: DataWorld, known: dict[str, Trust]) -> None:
+    world.begin(2)
+    source = world.nodes[1]
+
+    def answered(name: str) -> str:
+        source.holder.adopt(world.state)
+        request = EntriesRequest(world.state.cluster_id, source.id, 0, "")
+        found = call(world, source, known[name], "Entries", request)
+        assert found is not None
+        return unpack(EntriesReply, found).refused
+
+    assert [answered(name) for name in ("n2", "n3", "ops")] == [NOT_READY, NOT_READY, FOREIGN_CERTIFICATE]
+    world.submit(UnregisterNode(IDS["n2"]))
+    assert answered("n2") == FOREIGN_CERTIFICATE
+
+
+def test_certificates_are_renewed_while_the_node_runs(
+    tmp_path: Path, known: dict[str, Trust], strange: Trust, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(TRUST_VARIABLE, "")
+    given = known["n1"]
+    world = DataWorld(tmp_path, 1, trust_of=lambda _: lambda: given)
+    peers = Peers(world.find, lambda: given)
+    try:
+        node = world.begin(1)
+        before = peers.channel(node.id)
+        assert (status(world, node, known["ops"]) is None, peers._known(node.id)) == (False, before)
+        given = strange
+        assert (status(world, node, known["ops"]), status(world, node, strange) is None) == (None, False)
+        assert peers._known(node.id) is None
+    finally:
+        peers.close()
+        world.close()
+
+
+# ------------------------------------------------------------------------------------------------------------ HTTP
+
+
+def test_a_node_is_found_by_who_shows_a_token_and_is_the_one_that_was_meant(
+    world: DataWorld, known: dict[str, Trust]
+) -> None:
+    ours, other = known["n1"], known["ops"]
+    state = world.state
+
+    class Data:
+        """What the status page says of the data side."""
+
+        port = 7401
+
+        class asking:
+            known = 3
+
+        def status(self) -> StatusReply:
+            return StatusReply(IDS["n1"], 3)
+
+    holder = Holder(IDS["n1"])
+    holder.adopt(state)
+    with socket.create_server((HOST, 0)) as listening:
+        address = f"{HOST}:{listening.getsockname()[1]}"
+        data: Any = Data()
+        api = make_api(holder, "n1", ManualClock(1), data, trust=lambda: ours)
+        server = HttpServer(api, listening, lambda: ours)
+        server.start()
+        try:
+            nodes = {name: replace(state.nodes[IDS["n1"]], address=address) for name in (IDS["n1"], IDS["n2"])}
+            there = replace(state, nodes=state.nodes.update(nodes))
+            assert StatusPages(lambda: there, lambda: other)(IDS["n1"]) == f"{HOST}:7401"
+            with pytest.raises(Unreachable, match="mismatch"):
+                StatusPages(lambda: there, lambda: other)(IDS["n2"])
+            wrong = replace(other, tokens=("a-token-of-somebody-else",))
+            with pytest.raises(Unreachable, match="401"):
+                StatusPages(lambda: there, lambda: wrong)(IDS["n1"])
+            with pytest.raises(Unreachable):
+                StatusPages(lambda: there, Trust)(IDS["n1"])
+            with httpx.Client(verify=False, trust_env=False) as http:
+                answer = http.get(f"https://{address}/v1/status")
+            assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
+        finally:
+            server.stop()
+
+
+# ---------------------------------------------------------------------------------------------------------- folder
+
+
+def test_a_node_is_who_its_certificate_says_and_changes_nothing_where_it_is_another(tmp_path: Path) -> None:
+    options = NodeOptions("n1", HOST, 0, "dc1", "r1", 2, tmp_path / "n1", certified=IDS["n1"])
+    first = NodeFolder(options)
+    assert first.node == IDS["n1"]
+    first.close()
+    before = {path.name: path.read_bytes() for path in options.folder.iterdir()}
+    with pytest.raises(CertificateOfAnotherNode, match=f"names node {IDS['n2']}"):
+        NodeFolder(replace(options, certified=IDS["n2"]))
+    assert {path.name: path.read_bytes() for path in options.folder.iterdir()} == before
+    NodeFolder(options).close()
+
+
+def test_others_find_a_node_at_the_host_that_it_advertises() -> None:
+    options = NodeOptions("n1", "0.0.0.0", 7101, "dc1", "r1", 2, Path("n1"), "10.0.0.1")
+    assert (options.address(7101), options.hosts) == ("10.0.0.1:7101", ("0.0.0.0", "10.0.0.1"))
+    assert replace(options, host="::1", advertise="").address(7101) == "[::1]:7101"

@@ -1,0 +1,231 @@
+"""Files of certificates and tokens: what is taken, what is refused and why, and when they are replaced."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ringlog.operator.certificates import CertificatesFailed, make_certificates
+from ringlog.runtime import trust as trust_module
+from ringlog.runtime.tokens import is_admitted
+from ringlog.runtime.trust import (
+    PLAIN_TRUST,
+    TRUST_VARIABLE,
+    BadTrustConfig,
+    CertificateOfAnotherNode,
+    Trust,
+    TrustFile,
+    UnguardedAddress,
+    current,
+    guard,
+    is_loopback,
+    name_of_node,
+    node_of_names,
+    trust_by,
+)
+from tests.certificates import needs_openssl
+from tests.kernel.entries import uuid
+
+TOKEN = "a-token-of-many-letters"
+ONE, OTHER = uuid(1, space=2), uuid(2, space=2)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Certificates of a node and a client, not to be changed."""
+    folder = tmp_path_factory.mktemp("authority") / "made"
+    make_certificates(folder, [("n1", ONE)], ["ops"], 2)
+    return folder
+
+
+@pytest.fixture
+def folder(made: Path, tmp_path: Path) -> Path:
+    """A copy of them."""
+    return Path(shutil.copytree(made, tmp_path / "made"))
+
+
+def written(path: Path, text: str, mode: int = 0o600) -> Path:
+    path.write_text(text, encoding="utf-8")
+    path.chmod(mode)
+    return path
+
+
+# ------------------------------------------------------------------------------------------------------ what is taken
+
+
+def test_without_a_file_all_is_plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(TRUST_VARIABLE, raising=False)
+    assert current() == PLAIN_TRUST
+    assert (PLAIN_TRUST.encrypts, PLAIN_TRUST.headers(), PLAIN_TRUST.url("a:1")) == (False, {}, "http://a:1")
+
+
+@needs_openssl
+def test_a_certificate_says_which_node_it_is_of(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(TRUST_VARIABLE, "")
+    trust_by(made / "n1.properties")
+    assert (current().node, current().url("a:1")) == (ONE, "https://a:1")
+    assert TrustFile(made / "ops.properties").now().node == ""
+    (token,) = current().tokens
+    assert current().headers() == {"Authorization": f"Bearer {token}"}
+    key = (made / "n1.key").read_text().splitlines()[1]
+    assert not any(secret in repr(current()) for secret in (token, key))
+
+
+@needs_openssl
+def test_who_is_renewed_stays_who_it_was(folder: Path) -> None:
+    before = (folder / "n1.pem").read_bytes(), (folder / "ca.pem").read_bytes()
+    (again,) = make_certificates(folder, [("n1", "")], [], 2)
+    assert again.node == ONE
+    assert ((folder / "n1.pem").read_bytes() == before[0], (folder / "ca.pem").read_bytes()) == (False, before[1])
+    assert {path.name: path.stat().st_mode & 0o077 for path in (folder, *folder.iterdir())} == dict.fromkeys(
+        [folder.name, *(path.name for path in folder.iterdir())], 0
+    )
+
+
+@pytest.mark.parametrize("name", ["ca", "token", "../up", "", "two"])
+def test_names_that_are_no_file_of_ones_own_are_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(CertificatesFailed, match="one name for each"):
+        make_certificates(tmp_path / "made", [(name, "")], ["two"], 2)
+    assert not (tmp_path / "made").exists()
+
+
+# ---------------------------------------------------------------------------------------------------- what is refused
+
+
+@needs_openssl
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda at: written(at / "n1.properties", "tls.ca=ca.pem\ntls.key=n1.key\n"), "belong together"),
+        (lambda at: written(at / "n1.properties", "tls.password=x\n"), "line 1: tls.password: one of"),
+        (lambda at: written(at / "n1.properties", "tls.ca\n"), "line 1: not a name=value line"),
+        (lambda at: (at / "n1.pem").unlink(), "n1.pem cannot be read: No such file"),
+        (lambda at: (at / "n1.key").chmod(0o604), "n1.key is open to everybody on this machine: chmod 600"),
+        (lambda at: (at / "token").chmod(0o604), "token is open to everybody"),
+        (lambda at: written(at / "token", "short\n"), "token: a token on each line, of 16 to"),
+        (lambda at: written(at / "token", "\n"), "token: a token on each line"),
+        (lambda at: shutil.copy(at / "ops.key", at / "n1.key"), "not what TLS takes"),
+        (lambda at: written(at / "n1.pem", "nothing"), "not what TLS takes"),
+        (lambda at: foreign(at), "not what TLS takes"),
+    ],
+    ids=["half", "unknown", "no line", "gone", "open key", "open token", "short", "empty", "key", "text", "foreign"],
+)
+def test_what_is_no_good_is_refused_by_file_and_rule(folder: Path, change: Callable[[Path], object], why: str) -> None:
+    token = (folder / "token").read_text().strip()
+    change(folder)
+    with pytest.raises(BadTrustConfig, match=why) as refused:
+        TrustFile(folder / "n1.properties").now()
+    assert token not in str(refused.value)
+
+
+def foreign(at: Path) -> None:
+    """A certificate that another authority has signed."""
+    make_certificates(at / "other", [("n1", ONE)], [], 2)
+    for name in ("n1.pem", "n1.key"):
+        shutil.copy(at / "other" / name, at / name)
+
+
+def test_a_certificate_names_one_node() -> None:
+    assert node_of_names(("n1", "ops.clients.ringlog")) == ""
+    assert node_of_names((name_of_node(ONE).upper(), "n1")) == ONE
+    for names in ((name_of_node(ONE), name_of_node(OTHER)), ("*.nodes.ringlog",), ("n1.nodes.ringlog",)):
+        with pytest.raises(CertificateOfAnotherNode, match="names one node"):
+            node_of_names(names)
+
+
+def test_an_address_that_others_reach_needs_certificate_and_token() -> None:
+    encrypting, token = Trust(b"ca", b"c", b"k"), Trust(tokens=(TOKEN,))
+    for host in ("127.0.0.1", "localhost", "::1", "127.9.9.9"):
+        guard(host, PLAIN_TRUST, insecure=False)
+    for host in ("0.0.0.0", "::", "10.1.2.3", "no.such.host.invalid"):
+        guard(host, Trust(b"ca", b"c", b"k", (TOKEN,)), insecure=False)
+        guard(host, PLAIN_TRUST, insecure=True)
+        for trust, lacks in ((PLAIN_TRUST, "tls.key and token.file"), (encrypting, "token.file"), (token, "tls.ca")):
+            with pytest.raises(UnguardedAddress, match=lacks):
+                guard(host, trust, insecure=False)
+    assert not is_loopback("")
+
+
+# --------------------------------------------------------------------------------------------------------- renewal
+
+
+@needs_openssl
+def test_files_that_are_replaced_hold_from_then_on(folder: Path) -> None:
+    file = TrustFile(folder / "n1.properties", look_s=0)
+    before = file.now()
+    assert file.now() is before
+    make_certificates(folder, [("n1", "")], [], 2)
+    assert file.now().certificate == (folder / "n1.pem").read_bytes() != before.certificate
+    written(folder / "token", f"{TOKEN}\nanother-token-of-many\n")
+    assert file.now().tokens == (TOKEN, "another-token-of-many")
+    assert file.now() is file.now()
+
+
+@needs_openssl
+@pytest.mark.parametrize("change", [lambda at: (at / "token").unlink(), lambda at: another(at)], ids=["gone", "node"])
+def test_files_that_are_no_good_change_nothing(
+    folder: Path, change: Callable[[Path], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(trust_module, "_log", lambda: Said(said))
+    file = TrustFile(folder / "n1.properties", look_s=0)
+    before = file.now()
+    change(folder)
+    assert (file.now(), file.now(), said) == (before, before, ["trust_kept"])
+
+
+def another(at: Path) -> None:
+    """The same files, of another node."""
+    make_certificates(at, [("n1", OTHER)], [], 2)
+
+
+class Said:
+    """A log."""
+
+    def __init__(self, said: list[str]) -> None:
+        self._said = said
+
+    def error(self, event: str, **_: object) -> None:
+        self._said.append(event)
+
+
+# ----------------------------------------------------------------------------------------------------------- tokens
+
+
+def test_one_of_the_tokens_is_enough_and_nothing_else_is() -> None:
+    tokens = (TOKEN, "another-token-of-many")
+    for good in (f"Bearer {TOKEN}", f"bearer  {tokens[1]} "):
+        assert is_admitted([good], tokens)
+    for bad in (
+        [],
+        [f"Bearer {TOKEN}"] * 2,
+        [f"Basic {TOKEN}"],
+        [TOKEN],
+        ["Bearer"],
+        [f"Bearer {TOKEN}x"],
+        ["Bearer ä"],
+    ):
+        assert not is_admitted(bad, tokens)
+    assert is_admitted([], ())
+
+
+# ------------------------------------------------------------------------------------------------------- processes
+
+
+def test_an_agent_ends_before_it_shows_itself_to_everybody() -> None:
+    settings = {"RINGLOG_METRICS_PORT": "9400", "RINGLOG_METRICS_HOST": "0.0.0.0", TRUST_VARIABLE: ""}
+    ended = subprocess.run(
+        [sys.executable, "-m", "ringlog.agents", "keeper"],
+        env={"PATH": "/usr/bin:/bin", **settings},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode == 4
+    assert "unguarded_address" in ended.stderr + ended.stdout
