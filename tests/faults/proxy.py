@@ -49,13 +49,14 @@ CLEAN = Shape()
 
 
 class Proxy:
-    """Listens on ``port`` of 127.0.0.1 and passes on to ``upstream``, a port there or a socket's path.
+    """Listens on ``port`` of 127.0.0.1, or on ``listening``, and passes on to ``upstream``, a port or a socket's path.
 
     ``start`` once, ``close`` once.
     """
 
-    def __init__(self, port: int, upstream: int | Path, seed: int = 1) -> None:
+    def __init__(self, port: int, upstream: int | Path, seed: int = 1, listening: socket.socket | None = None) -> None:
         self.port = port
+        self._listening = listening
         self._upstream = upstream
         self._shape = CLEAN
         self._random = random.Random(seed)
@@ -108,7 +109,8 @@ class Proxy:
     # ------------------------------------------------------------------------------------------ event loop
 
     async def _listen(self) -> None:
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port, limit=CHUNK)
+        listening = self._listening or socket.create_server(("127.0.0.1", self.port))
+        self._server = await asyncio.start_server(self._accept, sock=listening, limit=CHUNK)
 
     async def _close(self) -> None:
         assert self._server is not None

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import httpx
@@ -15,7 +16,9 @@ from ringlog.kernel.state import Node
 
 
 class NodeProcess:
-    """One node, started and restarted with the same folder. ``release``: an earlier one, which had no features."""
+    """One node, started and restarted with the same folder. ``release``: an earlier one, which had no features;
+    ``prefix``: begins its command line; ``options``: more of the node's own.
+    """
 
     def __init__(
         self,
@@ -27,14 +30,17 @@ class NodeProcess:
         port: int = 0,
         datacenter: str = "dc1",
         release: str = "",
+        prefix: Sequence[str] = (),
+        options: Sequence[str] = (),
     ) -> None:
         self.name = name
+        self._prefix = prefix
         self.log = folder / f"{name}.log"
         self._release = release
         self._command = ["node", "run", name]
         self._command += ["--join", "--tokens", "3"] if join else []
         self._command += ["--bootstrap", world.stack.bootstrap_servers, "--cluster", world.cluster]
-        self._command += ["--data", str(folder), "--port", str(port), "--datacenter", datacenter]
+        self._command += ["--data", str(folder), "--port", str(port), "--datacenter", datacenter, *options]
         self._environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         self.process = self.again()
 
@@ -45,7 +51,10 @@ class NodeProcess:
             program = ["-c", f"{earlier}; from ringlog.cli.main import main; main()"]
         with self.log.open("ab") as log:
             return subprocess.Popen(
-                [sys.executable, *program, *self._command], env=self._environment, stdout=log, stderr=subprocess.STDOUT
+                [*self._prefix, sys.executable, *program, *self._command],
+                env=self._environment,
+                stdout=log,
+                stderr=subprocess.STDOUT,
             )
 
     def restart(self) -> None:

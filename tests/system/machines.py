@@ -1,0 +1,87 @@
+"""Machines for processes of tests: network namespaces with a cable each to one switch, on a network of their own.
+
+Nothing of this machine's network is changed, and nothing is left of it when the test ends, however it ends: each
+namespace lives as long as the process that holds it, and that as long as the test's own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import socket
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from tests.system.agents_world import until
+
+CLONE_NEWNET = 0x4000_0000
+
+
+def why_none() -> str:
+    """Why there can be no such machines here; empty: there can."""
+    lacking = [name for name in ("unshare", "nsenter", "ip") if shutil.which(name) is None]
+    if lacking:
+        return f"no {', '.join(lacking)} here"
+    tried = "unshare -n ip link add name sw type bridge"
+    ended = subprocess.run(tried.split(), capture_output=True, text=True, check=False)
+    return f"network namespaces are not allowed here: {ended.stderr.strip()}" if ended.returncode else ""
+
+
+class Machines:
+    """``count`` of them, from number 1 on. ``close`` once."""
+
+    def __init__(self, count: int) -> None:
+        self._switch, *self._holders = [_namespace() for _ in range(count + 1)]
+        _in(self._switch, "ip link add name sw type bridge")
+        _in(self._switch, "ip link set sw up")
+        for number in range(1, count + 1):
+            inside = self._holders[number - 1]
+            cable = f"ip link add eth0 netns {inside.pid} type veth peer name p{number} netns {self._switch.pid}"
+            subprocess.run(cable.split(), check=True)
+            for command in ("lo up", "eth0 up"):
+                _in(inside, f"ip link set {command}")
+            _in(inside, f"ip addr add {self.address(number)}/24 dev eth0")
+            _in(self._switch, f"ip link set p{number} master sw up")
+
+    def close(self) -> None:
+        """End them; who still runs on one has no network."""
+        for holder in (self._switch, *self._holders):
+            holder.communicate()
+
+    def address(self, number: int) -> str:
+        """Of a machine on the network."""
+        return f"10.0.0.{number}"
+
+    def on(self, number: int) -> tuple[str, ...]:
+        """How a command begins that is to run on a machine."""
+        return "nsenter", "-t", str(self._holders[number - 1].pid), "-n"
+
+    def cable(self, number: int, *, plugged: bool) -> None:
+        """Pull a machine's cable out of the switch, or put it in: nobody is told, packets are lost."""
+        _in(self._switch, f"ip link set p{number} {'up' if plugged else 'down'}")
+
+    def listen(self, number: int, port: int) -> socket.socket:
+        """A socket that listens on 127.0.0.1 of that machine, in this process."""
+
+        def listening() -> socket.socket:
+            with Path(f"/proc/{self._holders[number - 1].pid}/ns/net").open("rb") as namespace:
+                if ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), CLONE_NEWNET):
+                    raise OSError(ctypes.get_errno(), "setns")
+            return socket.create_server(("127.0.0.1", port))
+
+        with ThreadPoolExecutor(1) as pool:  # a namespace is that of a thread
+            return pool.submit(listening).result()
+
+
+def _namespace() -> subprocess.Popen[bytes]:
+    """What holds a namespace until it, or the pipe to it, is closed."""
+    held = subprocess.Popen(["unshare", "-n", "cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    ours = os.readlink("/proc/self/ns/net")
+    until(lambda: os.readlink(f"/proc/{held.pid}/ns/net") != ours, "a network namespace")
+    return held
+
+
+def _in(holder: subprocess.Popen[bytes], command: str) -> None:
+    subprocess.run(["nsenter", "-t", str(holder.pid), "-n", *command.split()], check=True)
