@@ -20,7 +20,9 @@ from ringlog.log.memory import MemoryLog
 from ringlog.log.replica import LogReplica
 from ringlog.protocol.discovery import beginning, founds
 from ringlog.runtime.draw import SeededDraw
+from ringlog.runtime.trust import PLAIN_TRUST, Trust
 from ringlog.wire.data import DiscoveryView, pack, unpack
+from tests.certificates import needs_openssl, trusts
 
 LONG_S = 60.0
 
@@ -40,10 +42,11 @@ class Group:
     def address(self, name: str) -> str:
         return f"unix:{self.folder / name}.sock"
 
-    def open(self, name: str, seeds: str = "", cluster: str = "c") -> Discovering:
+    def open(self, name: str, seeds: str = "", cluster: str = "c", trust: Trust = PLAIN_TRUST) -> Discovering:
         """One that answers. The lowest letter has the lowest id."""
         draw = SeededDraw(b"") if name != "a" else Zeros()
-        made = Discovering(self.folder / name, cluster, self.address(name), map(self.address, seeds), draw)
+        place = self.address(name), map(self.address, seeds)
+        made = Discovering(self.folder / name, cluster, *place, draw, trust=lambda: trust)
         return self.stack.enter_context(made)
 
     def settling(self, one: Discovering, found: Callable[[str], object] | None = None) -> Future[tuple[str, str]]:
@@ -172,3 +175,18 @@ def test_a_file_of_another_process_and_a_port_that_is_taken_are_refused(group: G
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(DiscoveryImpossible, match=address):
             Discovering(group.folder / "y", "c", address)
+
+
+@needs_openssl
+def test_only_nodes_of_one_authority_find_each_other(group: Group) -> None:
+    ours = trusts(group.folder / "ours", {"a": "", "b": ""}, "ops")
+    stranger = trusts(group.folder / "theirs", {"x": ""})["x"]
+    one, other = (group.open(name, seeds, trust=ours[name]) for name, seeds in (("a", "b"), ("b", "a")))
+    for name, trust in (("o", ours["ops"]), ("x", stranger), ("y", PLAIN_TRUST)):
+        asks = group.open(name, "a", trust=trust)
+        asks._ask(channels := {})
+        for channel in channels.values():
+            channel.close()
+        assert not asks.view.met, name
+    settled(group.settling(one), group.settling(other))
+    assert one.view.known == tuple(map(group.address, "ab"))

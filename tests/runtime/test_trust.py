@@ -140,7 +140,7 @@ def test_a_certificate_names_one_node() -> None:
 
 def test_an_address_that_others_reach_needs_certificate_and_token() -> None:
     encrypting, token = Trust(b"ca", b"c", b"k"), Trust(tokens=(TOKEN,))
-    for host in ("127.0.0.1", "localhost", "::1", "127.9.9.9"):
+    for host in ("127.0.0.1", "localhost", "::1", "127.9.9.9", "unix"):
         guard(host, PLAIN_TRUST, insecure=False)
     for host in ("0.0.0.0", "::", "10.1.2.3", "no.such.host.invalid"):
         guard(host, Trust(b"ca", b"c", b"k", (TOKEN,)), insecure=False)

@@ -70,7 +70,7 @@ def test_nodes_that_meet_found_one_cluster_and_one_is_told_no_name(
     def work(node: str, cluster: str | None, seed: str) -> None:
         meet = f"unix:{tmp_path / node}.sock"
         seeds = f"unix:{tmp_path / seed}.sock"
-        with in_cluster(stack.bootstrap_servers, cluster, node, tmp_path, meet, seeds, stopping) as context:
+        with in_cluster(stack.bootstrap_servers, cluster, node, tmp_path, meet, seeds, False, stopping) as context:
             assert context is not None
             told.append((context.cluster, founded_id(context.bootstrap, context.cluster)))
 

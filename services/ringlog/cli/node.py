@@ -32,30 +32,35 @@ from ringlog.runtime.trust import CertificateOfAnotherNode, current, guard, name
 app = typer.Typer(help="Nodes: run one, list, join, leave, move, replace, remove.", no_args_is_help=True)
 
 
+Listen = Annotated[
+    str, typer.Option(envvar="RINGLOG_LISTEN", help="Host that the node listens at; 0.0.0.0: all of the machine's.")
+]
+Advertise = Annotated[
+    str, typer.Option(envvar="RINGLOG_ADVERTISE", help="Host that others reach the node by; none: the same.")
+]
+Insecure = Annotated[
+    bool,
+    typer.Option(
+        "--insecure",
+        envvar="RINGLOG_INSECURE",
+        help="Everybody who reaches the address may do everything: listen there without certificate and token.",
+    ),
+]
+
+
 @app.command("run")
 def run(
     name: Annotated[str, typer.Argument(help="Name of the node, unique in the cluster for ever.")],
     bootstrap: Bootstrap = None,
     cluster: Cluster = None,
     data: Annotated[Path | None, typer.Option("--data", help="Folder that keeps the node's identity.")] = None,
-    listen: Annotated[
-        str, typer.Option(envvar="RINGLOG_LISTEN", help="Host that the node listens at; 0.0.0.0: all of the machine's.")
-    ] = "127.0.0.1",
-    advertise: Annotated[
-        str, typer.Option(envvar="RINGLOG_ADVERTISE", help="Host that others reach the node by; none: the same.")
-    ] = "",
+    listen: Listen = "127.0.0.1",
+    advertise: Advertise = "",
     port: Annotated[int, typer.Option(help="Port of the node's HTTP side; 0: the last one, or a free one.")] = 0,
     data_port: Annotated[
         int, typer.Option(help="Port of the node's gRPC side; 0: the last one. Where it is taken, a free one.")
     ] = 0,
-    insecure: Annotated[
-        bool,
-        typer.Option(
-            "--insecure",
-            envvar="RINGLOG_INSECURE",
-            help="Everybody who reaches the address may do everything: listen there without certificate and token.",
-        ),
-    ] = False,
+    insecure: Insecure = False,
     datacenter: Annotated[str, typer.Option(help="Datacenter.")] = "dc1",
     rack: Annotated[str, typer.Option(help="Rack.")] = "r1",
     shards: Annotated[int, typer.Option(help="Number of shards (cores).", min=1, max=4096)] = 2,
@@ -77,7 +82,7 @@ def run(
     stopping = threading.Event()
     stop_on_signals(stopping)
     nodes = data or default_data_dir() / "nodes"
-    with in_cluster(bootstrap, cluster, name, nodes, meet, seeds, stopping) as context:
+    with in_cluster(bootstrap, cluster, name, nodes, meet, seeds, insecure, stopping) as context:
         if context is None:
             return
         certified = _guarded(listen, advertise, insecure)

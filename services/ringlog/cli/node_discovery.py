@@ -18,9 +18,11 @@ from ringlog.client.founding import found_cluster, founded_as
 from ringlog.log.errors import TopicMissing
 from ringlog.log.opening import beginning_of, open_metadata
 from ringlog.node.patience import Patience
+from ringlog.runtime import trust
 from ringlog.runtime.context import ClusterContext
 from ringlog.runtime.kafka_config import VARIABLE
 from ringlog.runtime.logs import get_logger
+from ringlog.runtime.trust import TRUST_VARIABLE, guard
 
 FOLDER = ".discovery"
 """Beside the folders of clusters, none of which has such a name."""
@@ -43,6 +45,7 @@ def in_cluster(
     nodes: Path,
     meet: str | None,
     seeds: str,
+    insecure: bool,
     stopping: threading.Event,
 ) -> Iterator[ClusterContext | None]:
     """The cluster of a node, found with others if it is to ``meet`` them, who are answered meanwhile; None once it is
@@ -53,10 +56,12 @@ def in_cluster(
             fail("bad_usage", "--seeds needs --meet: where do those ask this node?", 2)
         yield resolve(bootstrap, cluster)
         return
+    guard(meet.rpartition(":")[0], trust.current(), insecure=insecure)
     from ringlog.client.discovering import Discovering  # slow to load, and other commands need it not
 
     broker = broker_of(bootstrap)
-    context = ClusterContext(broker.bootstrap, cluster or "", broker.redis, os.environ.get(VARIABLE, ""))
+    files = {"kafka_config": os.environ.get(VARIABLE, ""), "trust_config": os.environ.get(TRUST_VARIABLE, "")}
+    context = ClusterContext(broker.bootstrap, cluster or "", broker.redis, **files)
     asked = filter(None, map(str.strip, seeds.split(",")))
     patience = Patience("the metadata log", stopping)
 

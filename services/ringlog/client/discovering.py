@@ -3,6 +3,9 @@
 ``Discovering`` answers others from its start to its end, and ``settle`` asks them until the log shows a cluster, which
 this process founds if the steps say so. What others say of a cluster makes nobody found another one, and is never
 taken for the cluster: that is the log's first valid founding entry.
+
+Where this process has certificates (``ringlog.runtime.trust``), only nodes of its authority are asked and answered.
+Which node listens where nobody knows yet, so what is looked for is a name that all of them have.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from typing import Any, Final
 
 import grpc
 
+from ringlog.client.channels import channel_to, listening, shown_node
 from ringlog.client.errors import DiscoveryImpossible
 from ringlog.client.peers import OPTIONS
 from ringlog.durable import replace_durably
@@ -23,6 +27,7 @@ from ringlog.private import private_folder
 from ringlog.protocol.discovery import beginning, continued, founds, hears, others, settled, unmet
 from ringlog.protocol.draw import Draw
 from ringlog.runtime.draw import SystemDraw, draw_uuid
+from ringlog.runtime.trust import ANY_NODE, Trust, current
 from ringlog.wire.data import DISCOVERY, DiscoveryView, pack, unpack
 from ringlog.wire.errors import WireError
 
@@ -45,8 +50,15 @@ class Discovering:
     """
 
     def __init__(
-        self, folder: Path, cluster: str, address: str, seeds: Iterable[str] = (), draw: Draw | None = None
+        self,
+        folder: Path,
+        cluster: str,
+        address: str,
+        seeds: Iterable[str] = (),
+        draw: Draw | None = None,
+        trust: Callable[[], Trust] = current,
     ) -> None:
+        self._trust = trust
         self._path = private_folder(folder, FILE) / FILE
         self._lock = threading.Lock()
         self._news = threading.Event()
@@ -60,11 +72,7 @@ class Discovering:
         )
         meet = {"Meet": grpc.unary_unary_rpc_method_handler(self._meet)}
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(DISCOVERY, meet),))
-        try:
-            listens = self._server.add_insecure_port(address)
-        except RuntimeError:
-            listens = 0
-        if not listens:
+        if not listening(self._server, address, trust):
             raise DiscoveryImpossible(f"cannot listen on {address}", "name an address of this machine, and a free port")
 
     def __enter__(self) -> Discovering:
@@ -121,13 +129,15 @@ class Discovering:
         asked = []
         for address in others(self._view):
             if address not in channels:
-                channels[address] = grpc.insecure_channel(address, options=OPTIONS)
+                channels[address] = channel_to(address, ANY_NODE, self._trust(), OPTIONS)
             asked.append((address, channels[address].unary_unary(MEET).future(pack(self._view), timeout=ANSWER_S)))
         for address, answer in asked:
             with suppress(grpc.RpcError, WireError):  # it is asked again in the next round
                 self._hear(unpack(DiscoveryView, answer.result()), address)
 
     def _meet(self, data: bytes, context: Any) -> bytes:
+        if shown_node(context) == "":
+            context.abort(grpc.StatusCode.PERMISSION_DENIED, "the certificate names no node")
         try:
             heard = self._hear(unpack(DiscoveryView, data))
         except WireError as error:

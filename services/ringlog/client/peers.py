@@ -20,6 +20,7 @@ from typing import Any
 import grpc
 import httpx
 
+from ringlog.client.channels import channel_to
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import NodeId
 from ringlog.runtime.trust import Trust, current, name_of_node
@@ -171,7 +172,7 @@ class Peers:
             have = self._channels.get(node)
             if have is not None and have[0] == target:
                 return have[1]
-            channel = _channel(node, *target)
+            channel = channel_to(target[0], name_of_node(node), target[1], OPTIONS)
             self._channels[node] = (target, channel)
         if have is not None:
             have[1].close()  # never in a thread of a channel's own: it waits for that one
@@ -205,10 +206,3 @@ class Peers:
                 answered(done.result())
 
         call.add_done_callback(ended)
-
-
-def _channel(node: NodeId, target: str, trust: Trust) -> grpc.Channel:
-    if not trust.encrypts:
-        return grpc.insecure_channel(target, options=OPTIONS)
-    credentials = grpc.ssl_channel_credentials(trust.ca, trust.key, trust.certificate)
-    return grpc.secure_channel(target, credentials, (*OPTIONS, ("grpc.ssl_target_name_override", name_of_node(node))))

@@ -17,6 +17,7 @@ from typing import TypeVar
 
 import grpc
 
+from ringlog.client.channels import listening, shown_node
 from ringlog.kernel.history import contradicts
 from ringlog.kernel.values import Epoch, NodeId
 from ringlog.node import checks, row_reads, row_stream
@@ -29,7 +30,7 @@ from ringlog.node.registers import Behind, RegisterFetch, read_reply, write_repl
 from ringlog.node.store import RowVersion
 from ringlog.node.taking import SILENCE_S, Watched
 from ringlog.runtime.hosts import with_port
-from ringlog.runtime.trust import CertificateOfAnotherNode, Trust, current, node_of_names
+from ringlog.runtime.trust import Trust, current
 from ringlog.wire.cells import Key, RegisterCell
 from ringlog.wire.data import (
     BAD_STREAM,
@@ -133,22 +134,9 @@ class DataServer:
 
     def _bind(self, address: str, port: int) -> int:
         for wanted in dict.fromkeys((port, 0)):
-            try:
-                found = self._listen(with_port(address, wanted))
-            except RuntimeError:
-                continue
-            if found:
-                return int(found)
+            if found := listening(self._server, with_port(address, wanted), self._trust):
+                return found
         raise NodeFailed(f"cannot listen on {address}: no port is free")
-
-    def _listen(self, place: str) -> int:
-        """Raises RuntimeError."""
-        trust = self._trust()
-        if not trust.encrypts:
-            return int(self._server.add_insecure_port(place))
-        newest = lambda: certificates(self._trust())  # noqa: E731
-        credentials = grpc.dynamic_ssl_server_credentials(certificates(trust), newest, True)
-        return int(self._server.add_secure_port(place, credentials))
 
     # -------------------------------------------------------------------------------------------- requests
 
@@ -291,22 +279,6 @@ def bodies(cells: Iterable[tuple[Key, RegisterCell]], page_bytes: int) -> Iterat
     """The bodies of cells, which ascend."""
     for group in grouped(((one, len(one[0].name) + len(one[1].value)) for one in cells), page_bytes):
         yield pack(Cells(group)), len(group)
-
-
-def certificates(trust: Trust) -> grpc.ServerCertificateConfiguration:
-    """What a server shows, and whom it trusts."""
-    return grpc.ssl_server_certificate_configuration([(trust.key, trust.certificate)], trust.ca)
-
-
-def shown_node(context: grpc.ServicerContext) -> NodeId | None:
-    """The node that the certificate of who asks names; empty: it names none, None: there is no TLS."""
-    shown = context.auth_context()
-    if shown.get("transport_security_type", [b""])[0] not in (b"ssl", b"tls"):
-        return None
-    try:
-        return node_of_names(tuple(name.decode("latin-1") for name in shown.get("peer_dns", ())))
-    except CertificateOfAnotherNode:
-        return ""
 
 
 def _unpacked(record: type[T], data: bytes, context: grpc.ServicerContext) -> T:

@@ -20,7 +20,7 @@ from typing import Final
 
 from ringlog.kernel.values import NodeId, is_uuid
 from ringlog.private import OWNER_ONLY_MASK, private_folder, write_private
-from ringlog.runtime.trust import NODE_SUFFIX, TLS, TOKEN, name_of_node
+from ringlog.runtime.trust import ANY_NODE, NODE_SUFFIX, TLS, TOKEN, name_of_node
 
 CA, CA_KEY, TOKENS = "ca.pem", "ca.key", "token"
 OPENSSL_S: Final = 60.0
@@ -80,7 +80,8 @@ def _make(folder: Path, name: str, node: NodeId, is_node: bool, days: int) -> Ma
     if is_node:
         node = node or _named_by(folder / f"{name}.pem") or str(uuid.uuid4())
     extensions = ["basicConstraints=CA:FALSE", "extendedKeyUsage=serverAuth,clientAuth"]
-    extensions.append(f"subjectAltName=DNS:{name_of_node(node) if node else f'{name}.clients.ringlog'}")
+    names = (name_of_node(node), ANY_NODE) if node else (f"{name}.clients.ringlog",)
+    extensions.append(f"subjectAltName={','.join(f'DNS:{each}' for each in names)}")
     with TemporaryDirectory(dir=folder) as made:
         key, request, certificate, said = (Path(made, f"{name}.{end}") for end in ("key", "csr", "pem", "cnf"))
         said.write_text("\n".join(extensions), encoding="utf-8")

@@ -41,6 +41,8 @@ if TYPE_CHECKING:  # every command of the program loads this module
 
 TRUST_VARIABLE: Final = "RINGLOG_TRUST_CONFIG"
 NODE_SUFFIX: Final = ".nodes.ringlog"
+ANY_NODE: Final = "nodes.ringlog"
+"""In the certificates of all nodes: who looks for a cluster knows addresses only (``ringlog.client.discovering``)."""
 TLS: Final = ("tls.ca", "tls.certificate", "tls.key")
 TOKEN: Final = "token.file"
 LOOK_S: Final = 1.0
@@ -116,7 +118,11 @@ def guard(host: str, trust: Trust, *, insecure: bool) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """True if nobody from another machine reaches that host. A name counts as what it stands for now."""
+    """True if nobody from another machine reaches that host, or it is gRPC's word for a socket in a folder. A name
+    counts as what it stands for now.
+    """
+    if host == "unix":
+        return True
     try:
         found = {address[4][0] for address in socket.getaddrinfo(host.strip("[]"), None)}
     except (OSError, UnicodeError):
