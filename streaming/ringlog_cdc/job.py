@@ -32,6 +32,7 @@ from ringlog.log.watch import LOOKUP_TIMEOUT_S, Lost, TopicWatch
 from ringlog.private import private_folder
 from ringlog.runtime.kafka_config import spark_options
 from ringlog.runtime.signals import stop_on_signals
+from ringlog.runtime.trust import BadTrustConfig
 from ringlog_cdc.agreement import check_agreement, check_images, check_said
 from ringlog_cdc.batch import BatchRunner
 from ringlog_cdc.errors import CdcError, StopRequested
@@ -240,6 +241,8 @@ class CdcJob:
             return unobserved
         try:
             metrics = Metrics(port)
+        except BadTrustConfig as error:
+            raise CdcError(error.code, str(error)) from error
         except OSError as error:
             raise CdcError(
                 "port_in_use", f"metrics on port {port}: {error}", "choose another --metrics-port"

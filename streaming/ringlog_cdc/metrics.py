@@ -6,21 +6,31 @@ with each start of the job, as Prometheus expects it. Names and meanings are tho
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
 from ringlog.runtime.figures import FIGURES
+from ringlog.runtime.scrape import JSON, METRICS, TEXT, HttpAnswer
+from ringlog.runtime.settings import ProcessSettings
+from ringlog.runtime.tokens import NO_TOKEN
+from ringlog.runtime.trust import current, guard
+from ringlog.runtime.watch_server import LOOK_S, FiguresServer
 
 PREFIX = "ringlog_cdc_"
 US = 1_000_000
 
 
 class Metrics:
-    """One endpoint. ``port`` 0 takes a free one; ``port`` of the object is the one in use. Raises OSError."""
+    """One endpoint. ``port`` 0 takes a free one; ``port`` of the object is the one in use. Raises OSError where it is
+    taken, BadTrustConfig where other machines would reach it unasked (``ringlog.runtime.trust``).
+    """
 
-    def __init__(self, port: int, address: str = "0.0.0.0") -> None:
+    def __init__(self, port: int) -> None:
+        settings = ProcessSettings()
+        guard(settings.metrics_host, current(), insecure=settings.insecure)
         self._registry = CollectorRegistry()
         self._mutations = self._counter("mutations")
         self._rows = self._counter("rows")
@@ -33,9 +43,18 @@ class Metrics:
         self._waiting = self._gauge("waiting_seconds")
         self._epoch = self._gauge("epoch")
         self._generation = self._gauge("generation_seconds")
-        self._server, self._thread = start_http_server(port, address, self._registry)
-        self.port: int = self._server.server_port
         self._start = 0
+        self._server = FiguresServer(settings.metrics_host, port, self._answer)
+        self.port: int = self._server.server_address[1]
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(LOOK_S,), name="figures", daemon=True)
+        self._thread.start()
+
+    def _answer(self, path: str, *, is_admitted: bool) -> HttpAnswer:
+        if not is_admitted:
+            return HttpAnswer(401, JSON, NO_TOKEN)
+        if path != METRICS:
+            return HttpAnswer(404, JSON, b'{"detail": "there is /metrics"}\n')
+        return HttpAnswer(200, TEXT, generate_latest(self._registry))
 
     def _counter(self, name: str) -> Counter:
         figure = FIGURES[PREFIX + name]

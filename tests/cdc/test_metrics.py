@@ -6,16 +6,18 @@ import json
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.error import HTTPError
 
 import pytest
 
+from ringlog.runtime.trust import TRUST_VARIABLE, UnguardedAddress
 from ringlog_cdc.metrics import Metrics
 from ringlog_cdc.progress import BatchFigures, BatchProgress
 
 
 @pytest.fixture
 def metrics() -> Iterator[Metrics]:
-    found = Metrics(0, "127.0.0.1")
+    found = Metrics(0)
     yield found
     found.close()
 
@@ -74,4 +76,24 @@ def test_a_line_has_what_spark_says_of_the_batch_however_many_sources_there_are(
 
 def test_a_port_in_use_is_an_error(metrics: Metrics) -> None:
     with pytest.raises(OSError, match="in use"):
-        Metrics(metrics.port, "127.0.0.1")
+        Metrics(metrics.port)
+
+
+def test_what_other_machines_reach_is_not_open_to_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RINGLOG_METRICS_HOST", "0.0.0.0")
+    with pytest.raises(UnguardedAddress):
+        Metrics(0)
+
+
+def test_who_shows_no_token_sees_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    token, file = tmp_path / "token", tmp_path / "trust.properties"
+    token.write_text("a-token-of-many-letters", encoding="utf-8")
+    token.chmod(0o600)
+    file.write_text("token.file=token", encoding="utf-8")
+    monkeypatch.setenv(TRUST_VARIABLE, str(file))
+    made = Metrics(0)
+    try:
+        with pytest.raises(HTTPError, match="401"):
+            scraped(made)
+    finally:
+        made.close()

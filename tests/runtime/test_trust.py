@@ -70,6 +70,7 @@ def test_a_certificate_says_which_node_it_is_of(made: Path, monkeypatch: pytest.
     trust_by(made / "n1.properties")
     assert (current().node, current().url("a:1")) == (ONE, "https://a:1")
     assert TrustFile(made / "ops.properties").now().node == ""
+    assert current().expires - (made / "n1.pem").stat().st_mtime == pytest.approx(2 * 86_400, abs=600)
     (token,) = current().tokens
     assert current().headers() == {"Authorization": f"Bearer {token}"}
     key = (made / "n1.key").read_text().splitlines()[1]

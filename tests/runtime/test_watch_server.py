@@ -46,13 +46,13 @@ def port(process: Process, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """Where it is shown, once it is: the port is taken at first."""
     taken = iter((True, True, False))
 
-    class Server(watch_server._Server):
+    class Server(watch_server.FiguresServer):
         def __init__(self, *place: Any) -> None:
             if next(taken):
                 raise OSError(errno.EADDRINUSE, "in use")
             super().__init__(*place)
 
-    monkeypatch.setattr(watch_server, "_Server", Server)
+    monkeypatch.setattr(watch_server, "FiguresServer", Server)
     server = WatchServer(process, HOST, 0, again_s=0.01)
     server.start()
     try:

@@ -46,6 +46,8 @@ from ringlog_cdc.verdicts import REASONS
 
 READ_BY: Mapping[str, str] = {
     "kafka_config": "every client of Kafka",
+    "metrics_host": "agents, `ringlog cdc run`",
+    "insecure": "agents that show figures, nodes, `ringlog cdc run`",
     "trust_config": "nodes, agents that show figures, every client of nodes",
 }
 """Variables of a process that not only agents and nodes read."""

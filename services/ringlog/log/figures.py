@@ -12,6 +12,7 @@ from ringlog.kernel.values import Epoch, Micros
 from ringlog.log.following import Halt
 from ringlog.log.replica import LogReplica
 from ringlog.runtime.figures import Sample
+from ringlog.runtime.trust import current
 
 SILENT_S = 20.0
 """A broker that has not said for so long where the log ends counts as away: a few looks of the replica."""
@@ -59,9 +60,11 @@ def seen_log(replica: LogReplica) -> LogView:
 
 
 def process_samples(now: Micros) -> Iterator[Sample]:
-    """The figures that every process has. ``now``: its clock."""
+    """The figures that every process has. ``now``: its clock. When its certificate expires its files say."""
     yield Sample("ringlog_release_info", 1, (ringlog.__version__,))
     yield Sample("ringlog_clock_seconds", now / SECOND_US)
+    if expires := current().expires:
+        yield Sample("ringlog_certificate_expires_seconds", expires)
 
 
 def log_samples(view: LogView) -> Iterator[Sample]:

@@ -19,6 +19,7 @@ from typing import Final, Literal
 Kind = Literal["gauge", "counter", "histogram"]
 
 EVERY: Final = "every agent and every node"
+CERTIFIED: Final = "every agent and every node with a certificate"
 READER: Final = "every node, and every agent that has its role"
 AGENT: Final = "every agent"
 WORKER: Final = "every agent that has its role"
@@ -81,6 +82,7 @@ class Sample:
 _ROWS: Final = (
     Figure("ringlog_release_info", "gauge", EVERY, "1; the release that runs.", ("release",)),
     Figure("ringlog_clock_seconds", "gauge", EVERY, "The process's own clock; compare it with `timestamp()`."),
+    Figure("ringlog_certificate_expires_seconds", "gauge", CERTIFIED, "When its certificate ends."),
     Figure("ringlog_epoch", "gauge", READER, "The newest epoch that the process has folded."),
     Figure(
         "ringlog_log_behind_records",

@@ -72,8 +72,9 @@ class UnguardedAddress(BadTrustConfig):
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """What the files say. ``node``: the one that the certificate names, empty: none. ``server`` and ``client``: for
-    Python's own TLS, None without; who connects to ``server`` shows a token, no certificate.
+    """What the files say. ``node``: the one that the certificate names, empty: none; ``expires``: when it does, seconds
+    since 1970. ``server`` and ``client``: for Python's own TLS, None without; who connects to ``server`` shows a token,
+    no certificate.
     """
 
     ca: bytes = b""
@@ -81,6 +82,7 @@ class Trust:
     key: bytes = field(default=b"", repr=False)
     tokens: tuple[str, ...] = field(default=(), repr=False)
     node: NodeId = ""
+    expires: int = 0
     server: ssl.SSLContext | None = field(default=None, compare=False, repr=False)
     client: ssl.SSLContext | None = field(default=None, compare=False, repr=False)
 
@@ -295,7 +297,9 @@ def _encrypting(tokens: tuple[str, ...], ca: Path, certificate: Path, key: Path)
     try:
         server = context(ssl.PROTOCOL_TLS_SERVER)
         client = context(ssl.PROTOCOL_TLS_CLIENT)
-        node = node_of_names(_shown_names(context))
+        shown = _shown_certificate(context)
+        node = node_of_names(tuple(value for kind, value in shown.get("subjectAltName", ()) if kind == "DNS"))
+        expires = int(ssl.cert_time_to_seconds(shown["notAfter"]))
         if node:
             _shake_hands(context(ssl.PROTOCOL_TLS_CLIENT, showing=False), server, name_of_node(node))
     except (OSError, ValueError) as error:  # SSLError is an OSError
@@ -303,20 +307,19 @@ def _encrypting(tokens: tuple[str, ...], ca: Path, certificate: Path, key: Path)
         raise BadTrustConfig(f"{ca}, {certificate}, {key}: not what TLS takes: {why}") from error
     if read != (_bytes(ca), _bytes(certificate), _bytes(key, secret=True)):
         raise BadTrustConfig(f"{certificate}, {key}: were replaced while they were read")
-    return Trust(*read, tokens, node, server, client)
+    return Trust(*read, tokens, node, expires, server, client)
 
 
 def _refuse(why: str) -> NoReturn:
     raise BadTrustConfig(why)
 
 
-def _shown_names(context: Callable[..., ssl.SSLContext]) -> tuple[str, ...]:
-    """The dNSNames that a server sees to whom our certificate is shown. Raises ssl.SSLError if it trusts it not."""
+def _shown_certificate(context: Callable[..., ssl.SSLContext]) -> Any:
+    """Our certificate as a server sees it. Raises ssl.SSLError if that does not trust it."""
     server, client = context(ssl.PROTOCOL_TLS_SERVER), context(ssl.PROTOCOL_TLS_CLIENT, trusting=False)
     server.verify_mode = ssl.CERT_REQUIRED
     client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
-    shown: Any = _shake_hands(client, server)
-    return tuple(value for kind, value in shown.get("subjectAltName", ()) if kind == "DNS")
+    return _shake_hands(client, server)
 
 
 def _shake_hands(client: ssl.SSLContext, server: ssl.SSLContext, name: str | None = None) -> Any:

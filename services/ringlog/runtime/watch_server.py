@@ -14,7 +14,7 @@ from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from socketserver import ThreadingTCPServer
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from ringlog.runtime.health import WatchedProcess
 from ringlog.runtime.hosts import REFUSAL, is_own
@@ -29,6 +29,14 @@ SLOW_S: Final = 5.0
 AT_ONCE_MAX: Final = 8
 
 log = get_logger(__name__)
+
+
+class PathAnswers(Protocol):
+    """What a GET of a path gives."""
+
+    def __call__(self, path: str, *, is_admitted: bool) -> HttpAnswer:
+        """See ``ringlog.runtime.scrape.answer``."""
+        ...
 
 
 class WatchServer:
@@ -62,10 +70,11 @@ class WatchServer:
         self._thread.join()
 
     def _run(self) -> None:
+        answers = partial(answer, watched=self._watched)
         said = False
         while not self._stopping.is_set():
             try:
-                server = _Server(self._host, self.port, self._watched, self._trust)
+                server = FiguresServer(self._host, self.port, answers, self._trust)
             except OSError as error:
                 if not said:
                     log.warning("not_watched", host=self._host, port=self.port, why=str(error), again_s=self._again_s)
@@ -82,16 +91,19 @@ class WatchServer:
                 serving.join()
 
 
-class _Server(ThreadingTCPServer):
-    """Raises OSError where the port is taken."""
+class FiguresServer(ThreadingTCPServer):
+    """Gives what ``answers`` says of a path and of whether who asks is admitted. Raises OSError if the port is taken.
+
+    ``serve_forever`` in a thread; then ``shutdown`` and ``server_close``.
+    """
 
     allow_reuse_address = True
     daemon_threads = True
     block_on_close = False
 
-    def __init__(self, host: str, port: int, watched: WatchedProcess, trust: Callable[[], Trust]) -> None:
+    def __init__(self, host: str, port: int, answers: PathAnswers, trust: Callable[[], Trust] = current) -> None:
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self.watched = watched
+        self.answers = answers
         self.host = host
         self.trust = trust
         self._tls = serving(trust)
@@ -129,7 +141,7 @@ class _Handler(BaseHTTPRequestHandler):
     """One GET."""
 
     timeout = SLOW_S
-    server: _Server
+    server: FiguresServer
 
     def do_GET(self) -> None:
         """Answer under a name that is the server's own."""
@@ -148,7 +160,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answered(self, path: str, admitted: bool) -> HttpAnswer:
         try:
-            return answer(path, self.server.watched, is_admitted=admitted)
+            return self.server.answers(path, is_admitted=admitted)
         except Exception:
             log.exception("not_shown", path=path)
             return HttpAnswer(500, JSON, b'{"detail": "a defect: see the log of the process"}\n')
