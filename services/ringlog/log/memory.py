@@ -152,6 +152,7 @@ class MemoryKeyed(MemoryLog):
         with self._changed:
             last = {key: offset for offset, key in sorted(self._keys.items())}
             self._records = [one for one in self._records if last[self._keys[one.offset]] == one.offset and one.data]
+            self._keys = {one.offset: self._keys[one.offset] for one in self._records}
 
 
 class MemoryTail:
