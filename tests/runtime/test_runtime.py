@@ -52,8 +52,9 @@ def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.setenv("RINGLOG_CLUSTER", "orders")
     monkeypatch.setenv("RINGLOG_SESSION_TIMEOUT_S", "2")
+    monkeypatch.setenv("RINGLOG_INSECURE", "")
     settings = ProcessSettings()
-    assert (settings.cluster, settings.session_timeout_s) == ("orders", 2.0)
+    assert (settings.cluster, settings.session_timeout_s, settings.insecure) == ("orders", 2.0, False)
     assert settings.data_dir == default_data_dir() == tmp_path / "ringlog"
     assert ProcessSettings(cluster="other").cluster == "other", "what is given goes before the environment"
     monkeypatch.setenv("RINGLOG_CLUSTER", "not a name!")

@@ -124,6 +124,21 @@ def test_what_is_no_good_is_refused_by_file_and_rule(folder: Path, change: Calla
     assert token not in str(refused.value)
 
 
+@needs_openssl
+def test_who_is_meant_is_no_common_name(folder: Path, tmp_path: Path) -> None:
+    """A certificate without other names: what it is called proves nothing."""
+    key, request, certificate = (tmp_path / name for name in ("key", "csr", "pem"))
+    for command in (
+        f"openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN={name_of_node(ONE)}"
+        f" -keyout {key} -out {request}",
+        f"openssl x509 -req -in {request} -CA {folder}/ca.pem -CAkey {folder}/ca.key -set_serial 7 -out {certificate}",
+    ):
+        subprocess.run(command.split(), check=True, capture_output=True)
+    shutil.copy(key, folder / "n1.key")
+    shutil.copy(certificate, folder / "n1.pem")
+    assert TrustFile(folder / "n1.properties").now().node == ""
+
+
 def foreign(at: Path) -> None:
     """A certificate that another authority has signed."""
     make_certificates(at / "other", [("n1", ONE)], [], 2)

@@ -42,7 +42,7 @@ HOOKS = {
     },
     "called by faust": {"spinner", "on_start", "_sentinel_task"},
     "read by uvicorn": {"should_exit"},
-    "read by pydantic": {"model_config", "_empty_is_none"},
+    "read by pydantic": {"model_config", "_empty_is_none", "_empty_is_not"},
     "read by the Java gateway of Spark": {"implements"},
     "called by Spark": {
         "onQueryProgress",

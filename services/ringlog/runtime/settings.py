@@ -45,6 +45,12 @@ class ProcessSettings(BaseSettings):
     log_format: Literal["console", "json"] = "console"
     log_level: Literal["debug", "info", "warning", "error", "critical"] = "info"
 
+    @field_validator("insecure", mode="before")
+    @classmethod
+    def _empty_is_not(cls, given: object) -> object:
+        """An empty variable says nothing."""
+        return False if given == "" else given
+
     @field_validator("delays", "kafka_config", "trust_config", "archive", "metrics_port", mode="before")
     @classmethod
     def _empty_is_none(cls, given: object) -> object:

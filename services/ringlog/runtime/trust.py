@@ -288,6 +288,7 @@ def _encrypting(tokens: tuple[str, ...], ca: Path, certificate: Path, key: Path)
     def context(side: int, *, trusting: bool = True, showing: bool = True) -> ssl.SSLContext:
         made = ssl.SSLContext(side)
         made.minimum_version = ssl.TLSVersion.TLSv1_2
+        made.hostname_checks_common_name = False  # who a certificate is of, its dNSNames say
         if trusting:
             made.load_verify_locations(ca)
         if showing:
