@@ -22,7 +22,15 @@ from ringlog.sim.mutants.plant import planted
 from ringlog.sim.prefix import forget_prefixes, prefix_of
 from ringlog.sim.regressions import NoScript, load, save
 from ringlog.sim.run import RunReport, run_script
-from ringlog.sim.script import PROFILES, Script, draw_script, from_json, to_json
+from ringlog.sim.script import (
+    FIRST_OF_IMAGES,
+    FIRST_OF_TABLETS,
+    PROFILES,
+    Script,
+    draw_script,
+    from_json,
+    to_json,
+)
 from ringlog.sim.search import SearchResult, reports, run_seed
 from ringlog.sim.shape import ClusterShape
 from ringlog.sim.shrink import shrink
@@ -84,10 +92,11 @@ def test_scripts_survive_json() -> None:
         assert from_json(json.loads(json.dumps(to_json(script)))) == script
 
 
-def test_each_run_of_the_profile_of_tablets_has_some() -> None:
+@pytest.mark.parametrize(("profile", "first"), [("tablets", FIRST_OF_TABLETS), ("images", FIRST_OF_IMAGES)])
+def test_each_run_of_a_profile_has_what_it_is_about(profile: str, first: int) -> None:
     for seed in range(20):
-        drawn = {action.what for action in draw_script(seed, PROFILES["tablets"]).actions}
-        assert drawn & {"tablets", "logged_tablets"}, seed
+        numbers = {action.number for action in draw_script(seed, PROFILES[profile]).actions}
+        assert first in numbers, seed
 
 
 @pytest.mark.parametrize("founded", [1, 3])

@@ -10,8 +10,8 @@ import pytest
 from ringlog.sim.chance import Chance
 from ringlog.sim.moments import DAWDLE, HERE, Moments
 from ringlog.sim.rarities import RARITIES, rarity
-from ringlog.sim.scenarios import SCENARIOS, Scenario, ScenarioSetting, choose
-from ringlog.sim.script import PROFILES, draw_script, from_json, to_json
+from ringlog.sim.scenarios import PROFILE, SCENARIOS, Scenario, ScenarioSetting, choose
+from ringlog.sim.script import FIRST_OF_SCENARIO, FIRST_REPLACEMENT, PROFILES, draw_script, from_json, to_json
 from ringlog.sim.search import run_seed
 from ringlog.sim.simulation import Simulation
 from ringlog.sim.world import MS, SECOND, SimWorld
@@ -102,6 +102,12 @@ def test_every_scenario_comes_up_and_gets_the_cluster_that_it_needs() -> None:
         assert not chosen.factors or script.shape.factor in chosen.factors
         assert from_json(to_json(script)) == script
     assert drawn == {scenario.draw.__name__ for scenario in SCENARIOS}
+
+
+def test_each_run_of_a_profile_has_a_scenario_or_a_rarity() -> None:
+    for seed in range(1, 60):
+        script = draw_script(seed, PROFILES[PROFILE])
+        assert any(FIRST_OF_SCENARIO <= action.number < FIRST_REPLACEMENT for action in script.actions), seed
 
 
 def test_every_rarity_comes_up_and_what_it_is_about_is_applied() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -68,7 +68,7 @@ def mutants(
     results = sorted(_measured(chosen, jobs, quiet=as_json), key=lambda result: chosen.index(result.mutant))
     missed = [result for result in results if result.found is None]
     if page is not None:
-        page.write_text(_page(_rows(results, page, known), most), encoding="utf-8")
+        page.write_text(_page(_rows(results, page, known), list(known), most), encoding="utf-8")
     if as_json:
         out.print_json(data=[_json(result) for result in results])
     else:
@@ -97,8 +97,9 @@ def _measured(chosen: list[Mutant], jobs: int, quiet: bool) -> Iterator[MutantMe
             yield result
 
 
-def _page(rows: Mapping[str, str], most: int | None) -> str:
-    """The table in Markdown: what was found, and what was not. ``rows``: by bug, in order."""
+def _page(rows: Mapping[str, str], known: Sequence[str], most: int | None) -> str:
+    """The table in Markdown: what was found, and what was not. ``rows``: by bug, in order; ``known``: all bugs."""
+    unmeasured = [name for name in known if name not in rows]
     found = [row for row in rows.values() if row.count("|") == FOUND_COLUMNS + 1]
     missed = [row for row in rows.values() if row not in found]
     cap = "" if most is None else f" --most {most}"
@@ -107,9 +108,10 @@ def _page(rows: Mapping[str, str], most: int | None) -> str:
         "",
         f"Made by `ringlog sim mutants{cap} --page docs/reference/mutants.md`. Each bug is one piece of the source",
         "replaced by another, planted alone; *found* is the number of seeds, from 1 on, until the simulator broke",
-        "off; *bound* the number within which it must, or the command fails. A few are measured with every change.",
+        "off, where it does not without the bug; *bound* the number within which it must, or the command fails. A few",
+        "are measured with every change.",
         "",
-        f"{len(rows)} planted, {len(found)} found.",
+        f"{len(known)} planted, {len(found)} found.",
         "",
         "| bug | what it does | profile | found after | bound | broken promise |",
         "|---|---|---|---|---|---|",
@@ -126,6 +128,8 @@ def _page(rows: Mapping[str, str], most: int | None) -> str:
             "|---|---|---|---|",
             *missed,
         ]
+    if unmeasured:
+        lines += ["", "## Not measured", "", ", ".join(f"`{name}`" for name in unmeasured)]
     return "\n".join([*lines, ""])
 
 

@@ -24,7 +24,12 @@ if TYPE_CHECKING:
 FAILURES = Path("ringlog-sim-failures")
 SHRUNK_MAX = 5
 
-Profile = Annotated[str, typer.Option("--profile", help="How much happens in a run: small, medium, large; or tablets.")]
+Profile = Annotated[
+    str,
+    typer.Option(
+        "--profile", help="How much happens in a run: small, medium, large; or what every run has: tablets, images, …"
+    ),
+]
 CORES = os.cpu_count() or 1
 Jobs = Annotated[int, typer.Option("--jobs", "-j", min=1, help="Processes; default: one for each core.")]
 Trace = Annotated[bool, typer.Option("--trace", help="Print the story of each run.")]

@@ -6,7 +6,7 @@ tasks that come when all is over.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from ringlog.kernel.commands.schema import AlterTable, CreateTable, DropTable
 from ringlog.kernel.values import CdcOptions, Column, Command, Micros
@@ -17,8 +17,10 @@ from ringlog.sim.moments import HERE
 from ringlog.sim.shape import COLUMNS
 from ringlog.sim.world import MS, SECOND
 
+PROFILE: Final = "images"
+"""The profile of which every run has them, or loses a checkpoint (``losing``)."""
 SHARE = 0.12
-"""How many of the runs have images, of those that begin with nodes and have no scenario."""
+"""How many of the other runs have images, of those that begin with nodes and have no scenario."""
 LASTS: Micros = 4 * SECOND
 OFF, ON = (
     CdcOptions(True, ttl=1),
@@ -32,9 +34,12 @@ OFF, ON = (
 Drawn = tuple[Micros, str, tuple[Any, ...]]
 
 
-def imaging(chance: Chance, founded: int, writer: str) -> list[Drawn]:
-    """(time, what happens, with which arguments); nothing in most runs. ``writer``: host of the job."""
-    if not founded or not chance.happens(SHARE):
+def imaging(chance: Chance, founded: int, writer: str, share: float = SHARE) -> list[Drawn]:
+    """(time, what happens, with which arguments); nothing in most runs: ``share`` of them have something.
+
+    ``writer``: host of the job.
+    """
+    if not founded or not chance.happens(share):
         return []
     drawn: list[Drawn] = [(chance.between(0, 100) * MS, "images", ("create", table)) for table in IMAGED]
     moments = [chance.between(300, 3_800) * MS for _ in range(chance.between(2, 4))]
@@ -52,6 +57,15 @@ def imaging(chance: Chance, founded: int, writer: str) -> list[Drawn]:
     for _ in range(chance.between(1, 3)):
         drawn += _befalls(chance, moments, writer)
     return drawn
+
+
+def stood_still(chance: Chance) -> list[Drawn]:
+    """A driver stands still before a part without images and is replaced; its successor begins to keep some."""
+    at, keeps = chance.between(700, 1_400), chance.between(250, 500)
+    drawn: list[Drawn] = [(at * MS, "images", ("off", table)) for table in IMAGED]
+    drawn.append(((at + chance.between(40, 120)) * MS, "when", ("part", 1, 0, "second_writer", keeps + 1_400)))
+    drawn.append(((at + keeps) * MS, "images", ("switch", IMAGED[0])))
+    return drawn + [((at + after) * MS, "imaged_burst", (4,)) for after in (-300, 100, keeps + 100, keeps + 500)]
 
 
 def _befalls(chance: Chance, moments: list[Micros], writer: str) -> list[Drawn]:

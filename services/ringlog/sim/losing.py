@@ -18,9 +18,12 @@ LASTS: Micros = 6 * SECOND
 Drawn = tuple[Micros, str, tuple[Any, ...]]
 
 
-def losing(chance: Chance, founded: int, writer: str) -> list[Drawn]:
-    """(time, what happens, with which arguments); nothing in most runs. ``writer``: host of the job."""
-    if not founded or not chance.happens(SHARE):
+def losing(chance: Chance, founded: int, writer: str, share: float = SHARE) -> list[Drawn]:
+    """(time, what happens, with which arguments); nothing in most runs: ``share`` of them have something.
+
+    ``writer``: host of the job.
+    """
+    if not founded or not chance.happens(share):
         return []
     start, with_images = chance.between(200, 1_200), chance.happens(0.5)
     moment = "imaged" if with_images else "part"

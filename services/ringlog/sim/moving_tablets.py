@@ -19,8 +19,8 @@ SHARE = 0.12
 """How many of the runs have them, of those that begin with two nodes or more and have nothing else on top."""
 PROFILE = "tablets"
 """The profile of which every run has them."""
-LOGGED = 0.4
-"""How many of its runs have a table with a CDC log."""
+LOGGED, TURNS_BACK = 0.4, 0.3
+"""How many of its runs have a table with a CDC log, or operators who want tablets back."""
 LASTS: Micros = 4 * SECOND
 KEYSPACE = "in_tablets"
 KINDS = (("MigrateTablets", 8), ("RevertTablets", 1), ("AdvanceTablets", 1), ("DecideResize", 1))
@@ -52,6 +52,14 @@ def with_log(chance: Chance, drawn: list[Drawn]) -> list[Drawn]:
     bursts = [(chance.between(200, 5_000) * MS, "tablet_burst", (chance.between(1, 3),)) for _ in range(5)]
     cuts = [(chance.between(300, 4_000) * MS, "command", ("DecideResize", "validator")) for _ in range(2)]
     return [*logged, *bursts, *cuts]
+
+
+def turning_back(chance: Chance) -> list[Drawn]:
+    """In a part of the runs operators want tablets back that are on their way, early or too late."""
+    if not chance.happens(TURNS_BACK):
+        return []
+    nths = [chance.between(1, 10) for _ in range(4)]
+    return [(0, "when", ("AdvanceTablets", nth, 0, "command", "RevertTablets", "validator")) for nth in nths]
 
 
 def table_in_tablets(chance: Chance, factor: int, count: int, log: CdcOptions) -> list[Command]:

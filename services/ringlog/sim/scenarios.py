@@ -9,15 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from ringlog.kernel.values import Micros
 from ringlog.sim.chance import Chance
 from ringlog.sim.moments import DAWDLE, HERE
 from ringlog.sim.world import MS, SECOND
 
+PROFILE: Final = "scenarios"
+"""The profile of which every run has one, or a rarity."""
 SHARE = 0.2
-"""How many of the runs have a scenario."""
+"""How many of the other runs have a scenario."""
 Drawn = tuple[Micros, str, tuple[Any, ...]]
 
 
@@ -205,6 +207,16 @@ def _widened(chance: Chance, _: ScenarioSetting) -> list[Drawn]:
     return drawn + [when(moment, "late_burst", 2, delay=chance.between(0, 900)) for _ in range(2)]
 
 
+def _other_leeway(chance: Chance, _: ScenarioSetting) -> list[Drawn]:
+    """Verdicts are settled ahead when the leeway becomes another one: what is appended meanwhile is judged by both,
+    if it is judged wrongly.
+    """
+    at = chance.between(600, 1_500)
+    drawn: list[Drawn] = [(after * MS, "burst", (3,)) for after in (200, at - 100)]
+    drawn.append((at * MS, "set", ("cdc_leeway_us", chance.pick([100_000, 400_000, 3_000_000]))))
+    return drawn + [((at + after) * MS, "burst", (3,)) for after in (20, 150, 400, 2_500)]
+
+
 # ------------------------------------------------------------------------------------------- movements
 
 
@@ -219,8 +231,9 @@ def _written_at_the_edge(chance: Chance, setting: ScenarioSetting) -> list[Drawn
 def _called_off_with_rows_in_hand(chance: Chance, _: ScenarioSetting) -> list[Drawn]:
     """A movement is cancelled while its rows are on their way, or have just come."""
     drawn: list[Drawn] = [(after * MS, "burst", (4,)) for after in (0, 300)]
-    early = chance.happens(0.2)
-    drawn.append(when("stage write_both_read_old" if early else "streamed", "call_off", delay=chance.below(60)))
+    # In the last of these it is too late: somebody may have read from the new owner.
+    moments = [("streamed", 6), ("stage write_both_read_old", 2), ("stage write_both_read_new", 2)]
+    drawn.append(when(chance.weighted(moments), "call_off", delay=chance.below(60)))
     drawn.append(when("streamed", DAWDLE, chance.between(300, 2_000)))
     return drawn
 
@@ -240,6 +253,19 @@ def _registers_at_the_edge(chance: Chance, setting: ScenarioSetting) -> list[Dra
             for _ in range(2)
         ]
         drawn.append(when("stage finished", "register", name, register, "read-QUORUM", delay=chance.below(300)))
+    return drawn + _read_between(chance, setting) if chance.happens(0.4) else drawn
+
+
+def _read_between(chance: Chance, setting: ScenarioSetting) -> list[Drawn]:
+    """A write that the new replica does not get, and a read that finds it all the same while both are written."""
+    (one, other), stage = setting.applications, "stage write_both_read_old"
+    drawn = [when("streamed", DAWDLE, chance.between(600, 1_500))]
+    drawn.append(when(stage, "cut", one, setting.joins, "there", 4_000))
+    for _ in range(4):
+        at = chance.between(100, 700)
+        drawn.append(when(stage, "register", one, 0, "write-QUORUM", delay=at))
+        drawn.append(when(stage, "register", other, 0, "read-QUORUM", delay=at + chance.between(20, 200)))
+        drawn.append(when("stage finished", "register", other, 0, "read-QUORUM", delay=chance.below(300)))
     return drawn
 
 
@@ -253,6 +279,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     Scenario(_slow_rows, 4, joins=True, founded=(1, 2, 3), bursts=False),
     Scenario(_one_after_another, 3, joins=True),
     Scenario(_widened, 2, founded=(2, 3)),
+    Scenario(_other_leeway, 2, founded=(1, 2, 3)),
     Scenario(_written_at_the_edge, 6, joins=True, lasts=5 * SECOND, founded=(1, 2, 3)),
     Scenario(_called_off_with_rows_in_hand, 2, joins=True, founded=(1, 2, 3)),
     Scenario(_registers_at_the_edge, 6, joins=True, lasts=7 * SECOND, founded=(2, 3, 3, 3), factors=(1, 1, 1, 3)),

@@ -20,7 +20,8 @@ from ringlog.sim.families import FAMILIES
 from ringlog.sim.hearsay import LASTS as HEARSAY_LASTS
 from ringlog.sim.hearsay import PROFILE as HEARSAY
 from ringlog.sim.hearsay import hearsay
-from ringlog.sim.imaging import LASTS, imaging
+from ringlog.sim.imaging import LASTS, imaging, stood_still
+from ringlog.sim.imaging import PROFILE as IMAGES
 from ringlog.sim.keeping import LASTS as KEEPING_LASTS
 from ringlog.sim.keeping import LASTS_AHEAD, ahead, keeping, one_is_ahead
 from ringlog.sim.keeping import PROFILE as KEEPING
@@ -28,8 +29,8 @@ from ringlog.sim.losing import LASTS as LOSES
 from ringlog.sim.losing import losing
 from ringlog.sim.moving_tablets import LASTS as MOVES
 from ringlog.sim.moving_tablets import PROFILE as MOVING
-from ringlog.sim.moving_tablets import moving_tablets, with_log
-from ringlog.sim.rarities import rarity
+from ringlog.sim.moving_tablets import moving_tablets, turning_back, with_log
+from ringlog.sim.rarities import RARITIES, rarity
 from ringlog.sim.rebalancing import LASTS as REBALANCES
 from ringlog.sim.rebalancing import PROFILE as ZONES
 from ringlog.sim.rebalancing import placing, rebalancing
@@ -37,7 +38,8 @@ from ringlog.sim.respelling import LASTS as RESPELLING_LASTS
 from ringlog.sim.respelling import PROFILE as RESPELLING
 from ringlog.sim.respelling import SHARE as RESPELLS
 from ringlog.sim.respelling import respelling
-from ringlog.sim.scenarios import Scenario, ScenarioSetting, choose
+from ringlog.sim.scenarios import PROFILE as SITUATIONS
+from ringlog.sim.scenarios import SCENARIOS, Drawn, Scenario, ScenarioSetting, choose
 from ringlog.sim.shape import ClusterShape
 from ringlog.sim.switches import switches
 from ringlog.sim.truncating import LASTS as TRUNCATION_LASTS
@@ -101,6 +103,8 @@ PROFILES: Mapping[str, Profile] = {
         Profile(ZONES, 2 * SECOND, 1_000, (0, 1), (0, 3), (1, 1), (1, 2), 1, (2, 3), (1, 2), 2, 0),
         Profile(KEEPING, 2 * SECOND, 1_000, (0, 1), (0, 2), (1, 2), (1, 3), 1, (1, 3), (1, 1), 2, 0),
         Profile(HEARSAY, 2 * SECOND, 1_000, (1, 3), (0, 2), (0, 1), (1, 2), 1, (2, 4), (0, 1), 2, 3),
+        Profile(IMAGES, 2 * SECOND, 1_000, (0, 1), (0, 2), (1, 1), (1, 2), 1, (1, 2), (0, 1), 2, 0),
+        Profile(SITUATIONS, 2 * SECOND, 1_000, (1, 4), (1, 4), (1, 1), (1, 3), 1, (0, 3), (0, 1), 2, 3),
         Profile("small", 2 * SECOND, 1_000, (1, 4), (1, 4), (1, 1), (1, 3), 1, (0, 3), (0, 1), 2, 3),
         Profile("medium", 20 * SECOND, 4_000, (8, 20), (3, 10), (2, 5), (4, 12), 6, (0, 4), (1, 3), 3, 20),
         Profile("large", 60 * SECOND, 4_000, (20, 60), (8, 30), (5, 15), (5, 20), 20, (1, 6), (2, 5), 4, 60),
@@ -111,6 +115,8 @@ PROFILES: Mapping[str, Profile] = {
 FIRST_SWITCH, FIRST_OF_SCENARIO = 1_000, 2_000
 """Number of the first action of a switch under load, and of a scenario, beyond those of all others."""
 
+LOST, STAND_STILL = 0.3, 0.3
+"""How many runs of the profile with images lose a checkpoint; in how many others a driver stands still."""
 STAY_OUT = 0.55
 """The share of runs without a scenario in which as few nodes join as the profile allows: those with one have more."""
 
@@ -126,9 +132,7 @@ zones, about rows on disk, and about what peers say."""
 def draw_script(seed: int, profile: Profile) -> Script:
     """The script of a seed."""
     chance, special = Chance(seed, f"script/{profile.name}"), Chance(seed, f"scenario/{profile.name}")
-    chosen = choose(special) or rarity(Chance(seed, f"rarity/{profile.name}"))
-    if profile.name in (MOVING, TRUNCATION, RESPELLING, ZONES, KEEPING, HEARSAY):
-        chosen = None
+    chosen = _chosen(seed, profile.name, special)
     founded, joining, factor = _cluster(seed, chance, profile, chosen, special)
     balanced = balancing(Chance(seed, "balancing"), founded) if profile.name == MOVING else []
     joining = max(joining, len(balanced[:1]))
@@ -185,6 +189,14 @@ def draw_script(seed: int, profile: Profile) -> Script:
     return Script(seed, profile.name, shape, calm, tuple(sorted(actions, key=lambda a: a.at)))
 
 
+def _chosen(seed: int, profile: str, special: Chance) -> Scenario | None:
+    """The scenario or the rarity of a run; none where every run of the profile has something else."""
+    chosen = choose(special) or rarity(Chance(seed, f"rarity/{profile}"))
+    if profile == SITUATIONS:
+        return special.weighted([(made, made.weight) for made in (*SCENARIOS, *RARITIES)])
+    return None if profile in (MOVING, TRUNCATION, RESPELLING, ZONES, KEEPING, HEARSAY, IMAGES) else chosen
+
+
 def _few_tokens(seed: int, founded: int, balanced: bool) -> int:
     """The tokens of each node of a short run; an odd number lies in one datacenter."""
     return 1 if balanced and Chance(seed, "balancing/shape").happens(0.5) else 1 + founded % 2
@@ -221,6 +233,10 @@ def _besides(seed: int, profile: Profile, founded: int, readers: list[str]) -> t
         return columns + truncations, max(RESPELLING_LASTS + profile.fault * MS, ends)
     moving, in_tablets = profile.name == MOVING, Chance(seed, f"tablets/{profile.name}")
     always = moving_tablets(in_tablets, founded, APPLICATIONS, 1.0) if moving else []
+    always += turning_back(Chance(seed, "tablets/back")) if always else []
+    if profile.name == IMAGES:
+        images = [Action(FIRST_OF_IMAGES + n, *one) for n, one in enumerate(_of_images(seed, founded))]
+        return images, max(LASTS, LOSES) + profile.fault * MS
     for first, lasts, drawn in (
         (FIRST_OF_TABLETS, MOVES, with_log(Chance(seed, "tablets/log"), always)),
         (FIRST_OF_IMAGES, LASTS, imaging(Chance(seed, f"images/{profile.name}"), founded, WRITER)),
@@ -231,6 +247,14 @@ def _besides(seed: int, profile: Profile, founded: int, readers: list[str]) -> t
             actions = [Action(first + n, at, what, arguments) for n, (at, what, arguments) in enumerate(drawn)]
             return actions + truncations, max(lasts + profile.fault * MS, ends)
     return truncations, ends
+
+
+def _of_images(seed: int, founded: int) -> list[Drawn]:
+    """What a run of the profile with images has: they are switched under load, or a checkpoint is lost."""
+    if loses := losing(Chance(seed, "checkpoint"), founded, WRITER, LOST):
+        return loses
+    drawn, still = imaging(Chance(seed, "images"), founded, WRITER, 1.0), Chance(seed, "images/still")
+    return [*drawn, *stood_still(still)] if still.happens(STAND_STILL) else drawn
 
 
 def _replaced(chance: Chance, founded: int, joining: int) -> dict[str, str]:

@@ -136,6 +136,9 @@ class Cdc(Check):
                     self.sim.broken("cdc_switch", f"a generation starts at {timestamp}, not after the one before it")
                 if timestamp <= self._used:
                     self.sim.broken("cdc_switch", f"a generation starts at {timestamp}, {self._used} was routed before")
+                if timestamp < before.settled.until:
+                    text = f"a generation starts at {timestamp}, verdicts are settled up to {before.settled.until}"
+                    self.sim.broken("cdc_settled", text)
                 behind = [name for name, horizon in sorted(self._horizon.items()) if timestamp <= horizon]
                 if behind:
                     self.sim.broken("cdc_switch", f"a generation starts at {timestamp}, not above {behind}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ringlog.sim.mutants.plant import Mutant
+from ringlog.sim.scenarios import PROFILE as SITUATIONS
 
 RULES, WRITERS = "ringlog.kernel.commands.cdc", "ringlog.kernel.commands.cdc_writers"
 ACCEPTANCE, VECTORS = "ringlog.kernel.generations.acceptance", "ringlog.kernel.generations.vectors"
@@ -52,7 +53,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "if settled.until == 0 or (",
         "if settled.until >= 0 or (",
         "a leeway counts for writes that were judged by the one before",
-        1_000,
+        500,
+        SITUATIONS,
     ),
     Mutant(
         "commit_any_time",
@@ -228,7 +230,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "positions=greatest(writer.positions, command.positions),\n        fenced=context.epoch",
         "fenced=context.epoch",
         "a generation that closes without a fenced writer ends where that one had last said, not where its rows end",
-        4_000,
+        600,
+        SITUATIONS,
     ),
     Mutant(
         "fence_forgets_horizon",

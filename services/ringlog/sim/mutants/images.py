@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ringlog.sim.imaging import PROFILE as IMAGES
 from ringlog.sim.mutants.plant import Mutant
 
 STORE, WORK, TABLES = "ringlog_cdc.images.store", "ringlog_cdc.images.work", "ringlog_cdc.images.tables"
@@ -22,7 +23,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "if position > end:",
         "if position < 0:",
         "a task that comes when later parts are done takes their states back",
-        500,
+        200,
+        IMAGES,
     ),
     Mutant(
         "states_of_any_writer",
@@ -30,7 +32,8 @@ MUTANTS: tuple[Mutant, ...] = (
         'if self._is_there() and self._load()["owner"] > owner:',
         'if self._is_there() and self._load()["owner"] < 0:',
         "a driver that was replaced takes back what its successor has kept",
-        1_500,
+        200,
+        IMAGES,
     ),
     Mutant(
         "undo_forgotten_early",
@@ -70,15 +73,16 @@ MUTANTS: tuple[Mutant, ...] = (
         'self._about["numbers"].items() if name in kept}',
         'self._about["numbers"].items() if kept}',
         "images of a table go on with states that writes have passed by",
-        3_000,
+        500,
+        IMAGES,
     ),
-    # That states stay when no table keeps images is no bug any more: who keeps some again begins anew all the same.
     Mutant(
         "folder_of_any_writer",
         WORK,
         "store.check_owner(self._owner)",
         "store.check_owner(2**62)",
         "a driver that was replaced, and knows of no images yet, deletes the states of its successor",
-        4_000,
+        500,
+        IMAGES,
     ),
 )

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ringlog.sim.mutants.plant import Mutant, planted
+from ringlog.sim.run import RunReport
 from ringlog.sim.search import prepare_worker, run_seed
 
 FIRST_SEED = 1
@@ -24,13 +25,18 @@ class MutantMeasure:
 
 
 def measure(mutant: Mutant) -> MutantMeasure:
-    """Run seeds until one fails by something else than too little happening."""
-    with planted(mutant):
-        for number, seed in enumerate(range(FIRST_SEED, FIRST_SEED + mutant.seeds), start=1):
-            report = run_seed(seed, mutant.profile)
-            if report.rule and report.rule != "too_little":
-                return MutantMeasure(mutant, number, seed, report.rule, report.detail)
+    """Run seeds until one fails by something else than too little happening, and does not fail without the bug."""
+    seeds = iter(range(FIRST_SEED, FIRST_SEED + mutant.seeds))
+    while (report := _first_failure(mutant, seeds)) is not None:
+        if not run_seed(report.seed, mutant.profile).rule:
+            return MutantMeasure(mutant, report.seed - FIRST_SEED + 1, report.seed, report.rule, report.detail)
     return MutantMeasure(mutant, None, 0, "", "")
+
+
+def _first_failure(mutant: Mutant, seeds: Iterator[int]) -> RunReport | None:
+    with planted(mutant):
+        reports = (run_seed(seed, mutant.profile) for seed in seeds)
+        return next((report for report in reports if report.rule not in ("", "too_little")), None)
 
 
 def measure_all(mutants: Sequence[Mutant], jobs: int) -> Iterator[MutantMeasure]:

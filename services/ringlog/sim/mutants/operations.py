@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ringlog.sim.mutants.plant import Mutant
+from ringlog.sim.scenarios import PROFILE as SITUATIONS
 
 GATES, PROGRESS, COMMANDS = (
     "ringlog.kernel.operations.gates",
@@ -126,7 +127,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "if has_reached(operation, POINT_OF_NO_RETURN):",
         "if is_ended(operation):",
         "cancelled when the new owner may have been read",
-        300,
+        500,
+        SITUATIONS,
     ),
     Mutant(
         "cancel_forgets_split",
@@ -330,14 +332,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "a receiver does not say from where on it keeps writes itself",
         200,
         "medium",
-    ),
-    Mutant(
-        "late_stream_accepted",
-        HOLDER,
-        "self._fetching = {name: fetches for name, fetches in self._fetching.items() if name in current}",
-        "self._fetching = dict(self._fetching)",
-        "rows come in for an operation that was cancelled",
-        700,
     ),
     Mutant(
         "rows_stay_after_loss",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ringlog.sim.imaging import PROFILE as IMAGES
 from ringlog.sim.mutants.plant import Mutant
 
 KNOWN, OPERATOR = "ringlog_cdc.known", "ringlog.sim.operator"
@@ -13,7 +14,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "return head.sequence < 0 and any(",
         "return head.sequence < -1 and any(",
         "a new checkpoint writes all rows, whatever is there",
-        500,
+        100,
+        IMAGES,
     ),
     Mutant(
         "looked_up_before_the_fence",
@@ -21,7 +23,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "            take_rights()\n",
         "",
         "rows of the earlier checkpoint may still come when the topics have been looked through",
-        1_500,
+        200,
+        IMAGES,
     ),
     Mutant(
         "lost_unnoticed",
@@ -37,7 +40,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "return offset < max(self.settled.get(partition, 0), self.lasts.get((partition, to), 0))",
         "return offset < 0",
         "a write that was to have no row gets one after a checkpoint was lost, behind rows of later writes",
-        3_000,
+        200,
+        IMAGES,
     ),
     Mutant(
         "claims_forgotten",
@@ -53,6 +57,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "letters.add((partition, offset))",
         "pass",
         "a new checkpoint sends dead letters once more",
-        2_000,
+        200,
+        IMAGES,
     ),
 )

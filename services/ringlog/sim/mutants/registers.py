@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ringlog.sim.mutants.plant import Mutant
+from ringlog.sim.scenarios import PROFILE as SITUATIONS
 
 MOVING, PLANS, REGISTERS = "ringlog.kernel.operations.moving", "ringlog.client.plans", "ringlog.node.registers"
 STEPS, DURABLE = "ringlog.client.protocol", "ringlog.node.protocol.registers"
@@ -39,6 +40,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "return RequestPlan(made.request, newest.epoch, made.changed, made.asked, made.needs, made.replicas)",
         "answers are judged by the plan that was made, whatever has changed since",
         500,
+        SITUATIONS,
     ),
     Mutant(
         "future_answers_count",
@@ -46,7 +48,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "if answer.refused or answer.epoch > now.epoch:",
         "if answer.refused:",
         "answers of an epoch that the coordinator does not know count",
-        4000,
+        400,
+        SITUATIONS,
     ),
     Mutant(
         "no_read_repair",
@@ -62,7 +65,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "return None if met(write.needs, has) else write",
         "return None if met(read.needs, has) else write",
         "what a quorum of the old group has is not brought to the new one",
-        2500,
+        1_500,
+        SITUATIONS,
     ),
     Mutant(
         "plans_epoch_answered",

@@ -24,6 +24,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "        pairs = ()\n",
         "who gets a tablet reports that it has come, and has not asked for it",
         200,
+        MOVING,
     ),
     Mutant(
         "tablet_gate_of_nobody",
@@ -55,7 +56,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "            if new <= old:\n",
         "            if new < old:\n",
         "a tablet turns back from who was read already although nobody is dead",
-        1_500,
+        200,
+        MOVING,
     ),
     Mutant(
         "tablet_streamed_by_nobody",

@@ -124,7 +124,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "    return replace(after, revisions=replace(after.revisions, pending=epoch))\n",
         "    return after\n",
         "a step that was cancelled and is begun again keeps its revision, so words on the first one count",
-        60,
+        600,
         ZONES,
     ),
     Mutant(
