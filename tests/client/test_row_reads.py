@@ -13,10 +13,12 @@ from ringlog.client.errors import RequestImpossible, RequestTimedOut
 from ringlog.client.plans import Level
 from ringlog.client.protocol import AskReplica, AwaitReplies, LookForNewest, ReceivedReply
 from ringlog.client.row_reads import FoundPartition, LookForEnds, PartitionRequest, found_rows, request_to
-from ringlog.kernel.commands.schema import DropTable
+from ringlog.kernel.commands.cluster import Noop
+from ringlog.kernel.commands.keyspaces import CreateKeyspace
+from ringlog.kernel.commands.schema import AlterTable, DropTable
 from ringlog.kernel.commands.verdicts import SettleVerdicts
 from ringlog.kernel.state import ClusterState
-from ringlog.kernel.values import Micros
+from ringlog.kernel.values import Column, Micros, Replication
 from ringlog.node.holder import KEPT, Holder
 from ringlog.node.row_reads import answered
 from ringlog.protocol.effects import Newest, Now, Steps, Until, carry_out
@@ -100,6 +102,26 @@ class Replicas:
         if reply.refused == BEHIND and self.reads_on:
             self.judge(asked.node, len(self.topic))  # by the time it is asked again
         return asked, found_rows(reply)
+
+
+def test_a_replica_that_is_behind_in_what_does_not_matter_serves_at_once() -> None:
+    replicas = Replicas()
+    written = replicas.write(1, *NODES)
+    for _ in range(3):
+        replicas.state = applied(replicas.state, Noop())
+    replicas.state = applied(replicas.state, CreateKeyspace("other", Replication("simple", 3)))
+    found = replicas.read()
+    assert (found.writes, found.epoch, found.attempts) == ((written,), replicas.state.epoch, 1)
+    assert {answer.epoch for answer in found.answers} == {replicas.state.epoch - 4}
+    assert len(replicas.asked) == len(NODES), "nobody is asked twice"
+    replicas.asked.clear()
+    keyspace, _, table = TABLE.partition(".")
+    replicas.state = applied(replicas.state, AlterTable(keyspace, table, (Column("more", "int"),)))
+    with pytest.raises(RequestTimedOut):
+        replicas.read()
+    for holder in replicas.holders.values():
+        holder.adopt(replicas.state)
+    assert replicas.read().writes == (written,)
 
 
 def test_a_read_at_a_position_has_what_was_written_below_it_wherever_it_comes_from() -> None:
@@ -189,7 +211,7 @@ def test_a_replica_says_why_it_does_not_answer() -> None:
     request, holder = request_to(asked, asked.request), replicas.holders[asked.node]
     assert answered(holder, replace(request, at=((7, 1),))).refused == BAD_POSITION
     assert answered(holder, replace(request, at=((0, 2),))).refused == BEHIND
-    assert answered(holder, replace(request, epoch=request.epoch + 1)).refused == BEHIND
+    assert answered(holder, replace(request, epoch=holder.state.epoch + 1)).refused == BEHIND
     assert answered(holder, replace(request, state_id="another")).refused == OTHER_HISTORY
     assert answered(holder, replace(request, table_id="another")).refused == NOT_MEMBER
     holder.caught_up = False

@@ -19,7 +19,7 @@ from ringlog.kernel.commands.keyspaces import CreateKeyspace
 from ringlog.kernel.commands.movements import Join
 from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.state import ClusterState, Operation
-from ringlog.kernel.values import Command, Replication, StreamReport
+from ringlog.kernel.values import Command, Epoch, Replication, StreamReport
 from ringlog.log.memory import MemoryLog
 from ringlog.log.replica import LogReplica
 from ringlog.node.data_server import DataServer
@@ -47,7 +47,10 @@ def until(condition: Callable[[], bool], what: str) -> None:
 
 
 class DataNode:
-    """The data side of node ``number``; it follows the log on its own while ``is_following``."""
+    """The data side of node ``number``; it follows the log on its own while ``is_following``.
+
+    ``named``: the epochs that requests waited for.
+    """
 
     def __init__(self, world: DataWorld, number: int, folder: Path) -> None:
         self.world = world
@@ -61,6 +64,7 @@ class DataNode:
         self.host = RegisterHost(self.id, self.folder)
         self.holder = Holder(self.id)
         trust = self.world.trust_of(self.number)
+        self.named: list[Epoch] = []
         self.server = DataServer(
             self.host,
             self.holder,
@@ -69,6 +73,7 @@ class DataNode:
             0,
             self.world.page_bytes,
             trust=trust,
+            named=self.named.append,
         )
         self.tries = Tries()
         self.peers = Peers(self.world.find, trust)

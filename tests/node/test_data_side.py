@@ -13,8 +13,8 @@ import pytest
 from ringlog.client.coordinator import Coordinator
 from ringlog.client.errors import RequestImpossible, RequestTimedOut, TooLarge
 from ringlog.client.plans import Level
-from ringlog.kernel.commands.cluster import ChangeSettings
-from ringlog.kernel.commands.keyspaces import CreateKeyspace
+from ringlog.kernel.commands.cluster import ChangeSettings, Noop
+from ringlog.kernel.commands.keyspaces import CreateKeyspace, DropKeyspace
 from ringlog.kernel.commands.movements import Leave, Move, Replace
 from ringlog.kernel.commands.nodes import DeclareDown
 from ringlog.kernel.commands.operations import CancelOperation, RetryOperation
@@ -294,7 +294,8 @@ def test_who_is_behind_is_asked_until_its_own_log_has_brought_it_there(world: Da
     for number in (2, 3):
         world.nodes[number].is_following = False
     before = world.nodes[2].host.value.state.epoch
-    world.begin(4)
+    world.submit(DropKeyspace("ks"))
+    world.submit(CreateKeyspace("ks", Replication("simple", 3)))
     with pytest.raises(RequestTimedOut, match="n2"):
         write(world, b"k", 1, Level.ALL, timeout_s=1.0)
     assert world.state.epoch > before == world.nodes[2].host.value.state.epoch
@@ -306,6 +307,30 @@ def test_who_is_behind_is_asked_until_its_own_log_has_brought_it_there(world: Da
         world.nodes[number].follow()
     asked.join()
     assert held(world, 2, b"k") == held(world, 3, b"k") == 2
+
+
+def test_who_is_behind_in_what_does_not_matter_serves_at_once(world: DataWorld) -> None:
+    three(world)
+    for each in world.nodes.values():
+        each.is_following = False
+    before = world.nodes[2].host.value.state.epoch
+    columns = (Column("k", "blob"), Column("v", "blob"))
+    for command in (
+        Noop(),
+        SettleVerdicts(2_000_000),
+        CreateKeyspace("other", Replication("simple", 3)),
+        CreateTable("other", "t", uuid(8, space=9), columns, ("k",), (), CdcOptions(enabled=False)),
+    ):
+        world.submit(command)
+    write(world, b"k", 1, Level.ALL)
+    told = world.coordinator.read("ks", b"k", level=Level.ALL)
+    assert told.cell == RegisterCell(1, b"v1")
+    assert (told.epoch, {answer.epoch for answer in told.answers}) == (world.state.epoch, {before})
+    assert told.attempts == 1
+    assert [each.named for each in world.nodes.values()] == [[], [], []], "nobody is asked to catch up"
+    with pytest.raises(RequestTimedOut, match="n1"):
+        world.coordinator.read("other", b"k", timeout_s=0.5)
+    assert any(each.named for each in world.nodes.values())
 
 
 def test_what_is_impossible_is_told(world: DataWorld) -> None:

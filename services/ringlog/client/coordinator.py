@@ -252,11 +252,10 @@ _REPLIES: dict[str, type[Any]] = {
 
 def _message(effect: AskReplica) -> WriteRequest | ReadRequest | ReadRowsRequest:
     """What goes to the replica."""
-    request, planned = effect.request, effect.planned
-    head = planned.cluster_id, effect.node, planned.epoch, planned.state_id
+    request = effect.request
     if isinstance(request, PartitionRequest):
         return request_to(effect, request)
     assert isinstance(request, RegisterRequest), request
     if request.cell is not None:
-        return WriteRequest(*head, request.key, request.cell)
-    return ReadRequest(*head, request.key, effect.is_digest)
+        return WriteRequest(*effect.head, request.key, request.cell, *effect.newest)
+    return ReadRequest(*effect.head, request.key, effect.is_digest, *effect.newest)

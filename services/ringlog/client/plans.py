@@ -13,6 +13,12 @@ judges the answers; it is to be asked again after each answer and after each new
 - **Reads of another time.** What a read got before the range last changed hands counts no more: it is asked again.
   Membership alone would not do. Where a group shrinks, a member that stays is given what a quorum of the others knew;
   alone it is a quorum from then on, and an answer that it gave before may miss a write that was done.
+- **Another keyspace of that name.** Keyspaces with one replication share a placement, so membership says nothing of
+  when the keyspace was made: an answer from before that is of its namesake.
+- **What a replica must have reached.** A request names the last epoch that mattered for it (``RequestPlan.mattered``):
+  the groups of its range are since then what they are now, so is its keyspace, and its table. A replica that has
+  folded that far gives an answer that counts, whatever else it has not heard of; one that has not waits for its log,
+  instead of an answer in vain. Safety rests on the re-check alone.
 - **Answers from the future.** An answer of an epoch above K's counts when that epoch is known, not before.
 - **Answers of another history.** An epoch does not name a state, its id does: an answer whose state was not the one of
   that epoch in the log that the coordinator knows is no answer (``is_of_this_log``).
@@ -30,11 +36,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from ringlog.kernel.history import contradicts
+from ringlog.kernel.history import contradicts, find_state
 from ringlog.kernel.operations.gates import quorum
 from ringlog.kernel.operations.moving import write_groups
 from ringlog.kernel.ownership.strategies import TABLETS
-from ringlog.kernel.state import ClusterState, Replica
+from ringlog.kernel.state import ClusterState, Keyspace, Replica
 from ringlog.kernel.tablets.groups import serving
 from ringlog.kernel.values import Epoch, NodeId, Token
 from ringlog.wire.cells import Key
@@ -97,9 +103,10 @@ class AnswersNeeded:
 class RequestPlan:
     """Whom to ask, in the order of the ring, and what must be met.
 
-    ``epoch``: of the state it was made on, which goes with every message. ``changed``: the epoch that last changed who
-    serves the range. ``replicas``: everyone whose answer may count, with the epoch since which he has been a member.
-    ``state_id``: of the state it was made on.
+    ``epoch``: of the state it was made on. ``changed``: the epoch that last changed who serves the range. ``replicas``:
+    everyone whose answer may count, with the epoch since which he has been a member. ``state_id``: of the state it was
+    made on. ``mattered``: the epoch that each of them must have reached to answer. ``made``: the epoch that made the
+    keyspace.
     """
 
     request: ClientRequest
@@ -109,6 +116,8 @@ class RequestPlan:
     needs: tuple[AnswersNeeded, ...]
     replicas: tuple[Replica, ...]
     state_id: str = ""
+    mattered: Epoch = 0
+    made: Epoch = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +199,30 @@ def plan(state: ClusterState, request: ClientRequest) -> RequestPlan | Failed:
     useful = {node for need in needs for node in need.members}
     local = request.level is Level.LOCAL_QUORUM and request.access is Access.READ
     asked = tuple(replica.node for replica in replicas if replica.node in useful or not local)
-    return RequestPlan(request, state.epoch, live.changed, asked, tuple(needs), replicas, state.state_id)
+    made = _made(state.keyspaces[request.keyspace], state)
+    mattered = _mattered(state, request, max(live.changed, made))
+    whole = tuple(needs)
+    return RequestPlan(request, state.epoch, live.changed, asked, whole, replicas, state.state_id, mattered, made)
+
+
+def _mattered(state: ClusterState, request: ClientRequest, found: Epoch) -> Epoch:
+    """The last epoch that mattered for a request; ``found``: for its keyspace and its range.
+
+    Not below what the history remembers: the id of that epoch's state goes with the request.
+    """
+    table = state.tables.get(f"{request.keyspace}.{request.table}") if request.table else None
+    found = max(found, table.changed if table is not None else 0)
+    return min(max(found, state.history.first), state.epoch)
+
+
+def _made(keyspace: Keyspace, state: ClusterState) -> Epoch:
+    """The epoch that made the keyspace; of one that an earlier release made, the last that changed it, 0 if nobody
+    remembers it.
+    """
+    if keyspace.made:
+        return keyspace.made
+    applied = find_state(state, keyspace.version)
+    return 0 if applied is None else applied.epoch
 
 
 def _needs(
@@ -260,6 +292,8 @@ def counts(now: RequestPlan, answer: Answer) -> bool:
     What a read got must be of the group as it is now.
     """
     if answer.refused or answer.epoch > now.epoch:
+        return False
+    if answer.epoch < now.made:
         return False
     if now.request.access is Access.READ and answer.epoch < now.changed:
         return False

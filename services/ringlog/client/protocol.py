@@ -21,6 +21,7 @@ from typing import Generic, Protocol, TypeVar
 from ringlog.client import plans
 from ringlog.client.errors import RequestImpossible, RequestTimedOut
 from ringlog.client.plans import Access, Answer, AwaitedAnswers, Failed, Level, Outcome, Replan, RequestPlan, Satisfied
+from ringlog.kernel.history import state_id_at
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Epoch, Micros, NodeId
 from ringlog.protocol.effects import Newest, Now, Steps, Until
@@ -98,14 +99,27 @@ class FoundCell(FoundAnswer):
 @dataclass(frozen=True, slots=True, eq=False)
 class AskReplica:
     """Send ``request``, planned on ``planned``, to ``node``, once; ``is_digest``: the value may stay away. No outcome:
-    ``AwaitReplies`` has the reply, or None where there will be none, after ``patience`` at the latest.
+    ``AwaitReplies`` has the reply, or None where there will be none, after ``patience`` at the latest. ``mattered``: as
+    the plan says.
     """
 
     node: NodeId
     request: ReplicaRequest
     planned: ClusterState
+    mattered: Epoch
     is_digest: bool
     patience: Micros
+
+    @property
+    def head(self) -> tuple[str, NodeId, Epoch, str]:
+        """How its message begins: cluster, replica, the epoch that this one must have reached, the id of its state."""
+        planned = self.planned
+        return planned.cluster_id, self.node, self.mattered, state_id_at(planned, self.mattered)
+
+    @property
+    def newest(self) -> tuple[Epoch, str]:
+        """How it ends: the newest epoch that the coordinator knows, and the id of its state."""
+        return self.planned.epoch, self.planned.state_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,7 +341,9 @@ class _Attempt(Generic[F]):
         """The whole cell comes from one replica, and from any that must be asked twice."""
         request = self._request
         is_digest = request.is_lean and node != self._made.asked[0] and node not in self._asked
-        asked = AskReplica(node, request, self._planned, is_digest, min(request.deadline - now, CALL))
+        asked = AskReplica(
+            node, request, self._planned, self._made.mattered, is_digest, min(request.deadline - now, CALL)
+        )
         self._asking[asked] = now
         self._asked.add(node)
         return asked

@@ -146,10 +146,8 @@ def read(
 
 def request_to(effect: AskReplica, request: PartitionRequest) -> ReadRowsRequest:
     """What goes to the replica that the effect is about."""
-    planned = effect.planned
-    head = planned.cluster_id, effect.node, planned.epoch, planned.state_id
     about = request.table, request.table_id, request.partition_key, request.at
-    return ReadRowsRequest(*head, *about, effect.is_digest, request.is_position)
+    return ReadRowsRequest(*effect.head, *about, effect.is_digest, request.is_position, *effect.newest)
 
 
 def found_rows(reply: ReadRowsReply) -> FoundRows:

@@ -146,7 +146,8 @@ class DataServer:
         if refused:
             return pack(WriteReply(self._host.node, self._epoch(), refused))
         try:
-            found = self._host.write(request.key, request.cell, request.epoch, request.state_id)
+            newest = request.newest, request.newest_id
+            found = self._host.write(request.key, request.cell, request.epoch, request.state_id, newest)
         except NodeFailed as unknown:
             context.abort(grpc.StatusCode.ABORTED, f"nobody knows whether it was written: {unknown}")
         if isinstance(found, Behind):
@@ -160,7 +161,8 @@ class DataServer:
         if refused:
             return pack(ReadReply(self._host.node, self._epoch(), refused))
         try:
-            found = self._host.read(request.key, request.epoch, request.state_id)
+            newest = request.newest, request.newest_id
+            found = self._host.read(request.key, request.epoch, request.state_id, newest)
         except NodeFailed as failed:
             context.abort(grpc.StatusCode.ABORTED, str(failed))
         if isinstance(found, Behind):

@@ -21,7 +21,7 @@ from ringlog.node.errors import NodeFailed
 from ringlog.node.image import Image
 from ringlog.node.journal import COMPACT_BYTES, Journal
 from ringlog.node.protocol.registers import Done, DurableRegisters
-from ringlog.node.registers import Behind, RegisterFetch, RegisterReplica, Reply
+from ringlog.node.registers import UNNAMED, Behind, Newest, RegisterFetch, RegisterReplica, Reply
 from ringlog.node.served import ServedRequests
 from ringlog.wire.cells import Key, RegisterCell
 from ringlog.wire.data import JournalRecord, StatusReply
@@ -104,12 +104,14 @@ class RegisterHost:
 
     # ------------------------------------------------------------------------------------- reads and writes
 
-    def write(self, key: Key, cell: RegisterCell, epoch: Epoch, state_id: str = "") -> Reply | Behind:
+    def write(
+        self, key: Key, cell: RegisterCell, epoch: Epoch, state_id: str = "", newest: Newest = UNNAMED
+    ) -> Reply | Behind:
         """Keep a cell; returns when it is on disk, or refused. Raises NodeFailed: nobody knows whether it is."""
         self._catch_up(epoch)
         with self._changed:
             self._await_adoption()
-            number = self._registers.write(key, cell, epoch, state_id)
+            number = self._registers.write(key, cell, epoch, state_id, newest)
             if not isinstance(number, int):
                 return number
             self._served.note(WRITES, self.value.state, key.keyspace, key.token)
@@ -120,12 +122,12 @@ class RegisterHost:
             except TimeoutError:
                 self.check()
 
-    def read(self, key: Key, epoch: Epoch, state_id: str = "") -> Reply | Behind:
+    def read(self, key: Key, epoch: Epoch, state_id: str = "", newest: Newest = UNNAMED) -> Reply | Behind:
         """What a register holds, or why that is not said. Raises NodeFailed."""
         self._catch_up(epoch)
         with self._changed:
             self._await_adoption()
-            found = self._registers.read(key, epoch, state_id)
+            found = self._registers.read(key, epoch, state_id, newest)
             if isinstance(found, Reply) and not found.refused:
                 self._served.note(READS, self.value.state, key.keyspace, key.token)
             return found

@@ -2,10 +2,10 @@
 
 A value, and functions from it to the next one; who calls them brings messages, time and a disk. The rules:
 
-- **Epochs on the wire.** A message that is ahead waits until this replica has caught up, by its own log: nobody's word
-  is taken for what the log has. The message names its epoch's state, too: one of another history is refused. Where this
-  replica is ahead it answers only if it is a member at its own epoch, and names that one: the coordinator checks what
-  lies between.
+- **Epochs on the wire.** A message names the last epoch that mattered for it, and waits until this replica has caught
+  up with that by its own log: nobody's word is taken for what the log has. It names that epoch's state, too, and the
+  newest one that its sender knows: what this replica knows to be of another history is refused. Where it is ahead it
+  answers only if it is a member at its own epoch, and names that one: the coordinator checks what lies between.
 - **A write is answered when it is on disk.** Between its admission and that it is *pending*, and lost by a crash.
 - **A read is answered as of the look-up.** Its answer names the epoch adopted by then, not that of the admission. What
   it finds may have been written in between, under a later epoch than it was admitted at, and too late for the snapshot
@@ -132,6 +132,11 @@ class RegisterReplica:
 PLACED_BY = ("placements", "keyspaces", "tablets", "tables")
 """The parts of the state that say whose the registers are."""
 
+Newest = tuple[Epoch, str]
+"""The newest epoch that the sender of a request knows, and the id of its state."""
+UNNAMED: Newest = (0, "")
+Taken = int | Reply | Behind
+"""What becomes of a request that comes in: the number of a write that is answered later, or what is said at once."""
 Step = tuple[RegisterReplica, tuple[Reply, ...]]
 """The replica after a step, and what it answers."""
 
@@ -243,10 +248,16 @@ def _stays(group: RangeGroup, node: NodeId, before: Epoch) -> bool:
 
 
 def admit_write(
-    replica: RegisterReplica, number: int, key: Key, cell: RegisterCell, epoch: Epoch, state_id: str = ""
+    replica: RegisterReplica,
+    number: int,
+    key: Key,
+    cell: RegisterCell,
+    epoch: Epoch,
+    state_id: str = "",
+    newest: Newest = UNNAMED,
 ) -> tuple[RegisterReplica, Reply | Behind | None]:
-    """Take a write that was planned at ``epoch``, on state ``state_id``; None: its answer comes with ``apply``."""
-    verdict = _admitted(replica, key, epoch, state_id, is_read=False, number=number)
+    """Take a write for which ``epoch``, of ``state_id``, mattered last; None: its answer comes with ``apply``."""
+    verdict = _admitted(replica, key, epoch, (state_id, newest), is_read=False, number=number)
     if verdict is not None:
         return replica, verdict
     write = PendingWrite(number, key, cell, replica.state.epoch)
@@ -263,10 +274,10 @@ def apply(replica: RegisterReplica, number: int) -> Step:
 
 
 def admit_read(
-    replica: RegisterReplica, number: int, key: Key, epoch: Epoch, state_id: str = ""
+    replica: RegisterReplica, number: int, key: Key, epoch: Epoch, state_id: str = "", newest: Newest = UNNAMED
 ) -> tuple[RegisterReplica, Reply | Behind | None]:
-    """Take a read that was planned at ``epoch``, on state ``state_id``; None: its answer comes with ``look_up``."""
-    verdict = _admitted(replica, key, epoch, state_id, is_read=True, number=number)
+    """Take a read for which ``epoch``, of ``state_id``, mattered last; None: its answer comes with ``look_up``."""
+    verdict = _admitted(replica, key, epoch, (state_id, newest), is_read=True, number=number)
     if verdict is not None:
         return replica, verdict
     return replace(replica, reading=(*replica.reading, PendingRead(number, key))), None
@@ -296,14 +307,15 @@ def read_reply(replica: RegisterReplica, found: Reply, is_digest: bool) -> ReadR
 
 
 def _admitted(
-    replica: RegisterReplica, key: Key, epoch: Epoch, state_id: str, is_read: bool, number: int
+    replica: RegisterReplica, key: Key, epoch: Epoch, ids: tuple[str, Newest], is_read: bool, number: int
 ) -> Reply | Behind | None:
-    """None if the request may be taken at the adopted epoch."""
+    """None if the request may be taken at the adopted epoch. ``ids``: of the state at ``epoch``, and of the newest."""
     if not is_ready(replica):
         return Reply(number, replica.state.epoch, refused=NOT_READY)
     if replica.state.epoch < epoch:
         return Behind(epoch)
-    if contradicts(replica.state, epoch, state_id):
+    state_id, newest = ids
+    if contradicts(replica.state, epoch, state_id) or contradicts(replica.state, *newest):
         return Reply(number, replica.state.epoch, refused=OTHER_HISTORY)
     group = group_in(placed(replica.state, key.keyspace), key.token)
     members = () if group is None else group.read if is_read else group.write

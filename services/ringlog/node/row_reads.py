@@ -5,7 +5,7 @@ together. Who is behind, in epochs or positions, says so after that moment, and 
 
 =============  =====================================================================================
 ``not_ready``  the node was started again and does not know yet what it knew before
-``behind``     it has not adopted the plan's epoch, or not judged what is below a position asked for
+``behind``     it has not adopted the epoch that mattered last, or not judged what is below a position asked for
 ``not_member`` at its epoch it is no replica of the key, or the table of that id is gone
 =============  =====================================================================================
 """
@@ -63,7 +63,7 @@ def _refusal(holder: Holder, request: ReadRowsRequest) -> str:
         return NOT_READY
     if state.epoch < request.epoch:
         return BEHIND
-    if contradicts(state, request.epoch, request.state_id):
+    if contradicts(state, request.epoch, request.state_id) or contradicts(state, request.newest, request.newest_id):
         return OTHER_HISTORY
     table = state.tables.get(request.table)
     token = token_of_partition(request.partition_key)

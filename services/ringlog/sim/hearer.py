@@ -14,7 +14,7 @@ from ringlog.kernel.values import Micros
 from ringlog.log.folding import Start
 from ringlog.node.holder import RowFetch, Snapshot
 from ringlog.node.protocol.peers import PeerHeard
-from ringlog.node.registers import Reply
+from ringlog.node.registers import Reply, Taken
 from ringlog.protocol.submission import Asked
 from ringlog.sim.broker import Partition, SimRecord
 from ringlog.wire.cells import Key
@@ -111,6 +111,20 @@ class Hearer:
 
     def admitted(self, node: str, number: int, epoch: int, is_write: bool, planned: ClusterState) -> None:
         """A replica of registers has taken request ``number``, planned on ``planned``, under ``epoch``."""
+
+    def came(
+        self,
+        node: str,
+        state: ClusterState,
+        key: Key,
+        is_write: bool,
+        planned: ClusterState,
+        found: Taken,
+    ) -> None:
+        """A request, planned on ``planned``, has come to a replica of registers that serves under ``state``.
+
+        ``found``: what became of it: a number if it is a write that was taken.
+        """
 
     def replied(self, node: str, reply: Reply) -> None:
         """A replica of registers answers, or refuses."""

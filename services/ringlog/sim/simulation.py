@@ -138,6 +138,7 @@ class Simulation:
         self.on_read = self._hearing("read")
         self.on_serves = self._hearing("serves")
         self.on_admitted = self._hearing("admitted")
+        self.on_came = self._hearing("came")
         self.on_replied = self._hearing("replied")
         self.on_wrote = self._hearing("wrote")
         self.on_found = self._hearing("found")

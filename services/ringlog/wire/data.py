@@ -1,8 +1,8 @@
 """What coordinators and nodes say to each other, and what a node keeps on its disk: the schemas of the family ``data``.
 
-Every message is a single object. A request says who is meant and under which epoch it was planned; an answer says
-at which epoch it was admitted. Beside an epoch stands the id of its state: two logs may have the same epochs. Refusals
-are answers with a code of ``REFUSALS``, never errors of the transport.
+Every message is a single object. A request says who is meant, which epoch he must have reached, and the newest one that
+its sender knows; an answer says at which epoch it was admitted. Beside an epoch stands the id of its state: two logs
+may have the same epochs. Refusals are answers with a code of ``REFUSALS``, never errors of the transport.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ REFUSALS: Mapping[str, str] = MappingProxyType(
         BAD_POSITION: "Partitions ascend, each once, and are some of the topic's; an offset is 0 or greater.",
         BAD_STREAM: "The operation does not have this node as the source of these ranges, or not any more.",
         BAD_TOKEN: "The token of the key is not that of its name.",
-        BEHIND: "The replica has not adopted the plan's epoch yet, or not reached the positions: ask again.",
+        BEHIND: "The replica has not adopted the epoch that it must, or not reached the positions: ask again.",
         BUSY: "The source sends as many streams as it may already: ask again.",
         FOREIGN_CERTIFICATE: "Who asks shows no certificate of the node that it asks for, or that node has left.",
         FOREIGN_CLUSTER: "The message is for another cluster, or what it brings is of another one.",
         GAP: "What the peer has of the log begins later than what was asked for: ask another one.",
         NOT_MEMBER: "The node is no replica of the key, for this kind of access, at the epoch that it names.",
         NOT_READY: "The node has not caught up yet with what it must know to answer: after a restart, or as a source.",
-        OTHER_HISTORY: "The replica's log has another state at the plan's epoch: one of two logs is not the cluster's.",
+        OTHER_HISTORY: "The replica's log has another state at a named epoch: one of two logs is not the cluster's.",
         TOO_LARGE: "Key, value or a peer's page is larger than a node takes, or a partition larger than it gives.",
         WRONG_NODE: "The message is for another node: its address is not what it was.",
     }
@@ -70,7 +70,7 @@ REFUSALS: Mapping[str, str] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class WriteRequest:
-    """Keep ``cell`` if it wins."""
+    """Keep ``cell`` if it wins. ``newest``: the sender's newest epoch, ``newest_id`` of its state; 0: not named."""
 
     cluster_id: str
     node: str
@@ -78,6 +78,8 @@ class WriteRequest:
     state_id: str
     key: Key
     cell: RegisterCell
+    newest: int = 0
+    newest_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,7 @@ class WriteReply:
 
 @dataclass(frozen=True, slots=True)
 class ReadRequest:
-    """What does the register hold? ``digest``: the value may stay away."""
+    """What does the register hold? ``digest``: the value may stay away. ``newest``, ``newest_id``: as of a write."""
 
     cluster_id: str
     node: str
@@ -100,6 +102,8 @@ class ReadRequest:
     state_id: str
     key: Key
     digest: bool
+    newest: int = 0
+    newest_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +122,7 @@ class ReadReply:
 class ReadRowsRequest:
     """What does the partition of table ``table_id`` hold? ``at``: (partition of the mutations topic, offset) that must
     be reached; ``digest``: the writes may stay away; ``position``: nothing but that it is reached is wanted.
+    ``newest``, ``newest_id``: as of a write.
     """
 
     cluster_id: str
@@ -130,6 +135,8 @@ class ReadRowsRequest:
     at: tuple[tuple[int, int], ...]
     digest: bool
     position: bool
+    newest: int = 0
+    newest_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

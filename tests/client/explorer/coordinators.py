@@ -23,6 +23,7 @@ class Scenario:
     ``mistaken``: nodes that are declared down live. ``is_read_first``: nobody knows whether the write was done, but a
     first read found the value and gave it away. ``keeps_others``: also the stages of
     operations that do not touch the key are told apart. ``reads_from``: nobody reads on a state below this epoch.
+    ``counts_from``: what succeeded before this epoch was of a namesake, and is not looked at.
     """
 
     log: tuple[ClusterState, ...]
@@ -36,6 +37,7 @@ class Scenario:
     rows_travel: bool = False
     restarts: int = 1
     reads_from: int = 0
+    counts_from: int = 0
 
 
 class Coordinators:
@@ -90,6 +92,8 @@ class Coordinators:
     def _counts(self, length: int, turn: int, answers: list[tuple[int, Answer]]) -> bool:
         """True if the answers are enough for a coordinator who knows any of the states."""
         for known in range(length):
+            if self.log[known].epoch < self.scenario.counts_from:
+                continue
             heard = [answer for asked, answer in answers if asked <= known]
             for made in self.plans[turn][: known + 1]:
                 if not heard or not isinstance(made, RequestPlan):

@@ -27,6 +27,7 @@ from functools import cache
 from typing import Any
 
 from ringlog.client.plans import RequestPlan
+from ringlog.kernel.values import Epoch
 from ringlog.node import registers
 from ringlog.node.cells import Excerpt
 from ringlog.node.registers import Behind, RegisterReplica, Reply
@@ -128,10 +129,14 @@ class Explorer:
         for reply in replies:
             what = self._told(reply, turn)
             if what:
-                answers.add((self.place[reply.epoch], what))
+                answers.add((self._place(reply.epoch), what))
         reported = tuple(sorted({*local.reported, *replica.received}))
         after = Local(self._shape(replica), acked, tuple(sorted(answers)), reported)
         return self.locals.of(after, after)
+
+    def _place(self, epoch: Epoch) -> int:
+        """The place in the log of an epoch, or of what was like it for the key."""
+        return max((place for known, place in self.place.items() if known <= epoch), default=0)
 
     def _told(self, reply: Reply, turn: int) -> str:
         """What an answer is kept as; nothing if it is of no use to who wants the read to miss the write."""
@@ -184,6 +189,7 @@ class Explorer:
         since = next((one.since for one in group.write if one.node == self.nodes[place]), None)
         if since is None:
             return False
+        since = max(since, registers.made_at(replica.state, self.key.keyspace))
         if what != "written":
             since = max(since, group.changed)
         return not any(told == what and self.log[index].epoch >= since for index, told in local.answers)
@@ -197,9 +203,9 @@ class Explorer:
             if not isinstance(made, RequestPlan) or who not in made.asked:
                 continue
             if request == WRITE:
-                after, verdict = registers.admit_write(replica, request, self.key, VALUE, made.epoch)
+                after, verdict = registers.admit_write(replica, request, self.key, VALUE, made.mattered)
             else:
-                after, verdict = registers.admit_read(replica, request, self.key, made.epoch)
+                after, verdict = registers.admit_read(replica, request, self.key, made.mattered)
             if isinstance(verdict, Behind) or verdict is not None:
                 continue
             what = f"{'write' if request == WRITE else 'read'} planned at {made.epoch} reaches {who}"

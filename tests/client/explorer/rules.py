@@ -33,6 +33,14 @@ FINDERS = (
         1,
     ),
     Mutant(
+        "answers_of_a_namesake",
+        "ringlog.client.plans",
+        "if answer.epoch < now.made:",
+        "if answer.epoch < 0:",
+        "what was answered for a keyspace of that name before it was made anew counts",
+        1,
+    ),
+    Mutant(
         "survivors_not_streamed",
         "ringlog.kernel.operations.sources",
         "        merging.update(_surer(",
@@ -99,6 +107,7 @@ OFF = (
     _bug("R3 membership checked again", "membership_not_checked_again", "join, 1 replica"),
     _bug("R3 no answers from the future", "future_answers_count", "join, 1 replica"),
     _bug("R3 reads of the present group", "answers_of_another_time", "from 3 replicas to 1"),
+    _bug("R3 answers of the present keyspace", "answers_of_a_namesake", "keyspace made anew, 1 replica"),
     _bug("R4 drained source", "source_not_drained", "join, 1 replica"),
     _bug("R4 from whose place is taken", "streams_from_any_replica", "join, 3 replicas"),
     _bug("R4 a quorum for a dead giver", "too_few_sources", "replace a dead node, 3 replicas"),

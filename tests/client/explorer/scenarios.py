@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ringlog.client.plans import Level
-from ringlog.kernel.commands.keyspaces import AlterKeyspace, CreateKeyspace
+from ringlog.kernel.commands.keyspaces import AlterKeyspace, CreateKeyspace, DropKeyspace
 from ringlog.kernel.commands.movements import Assassinate, Join, Leave, Move, Rebuild, Remove, Replace
 from ringlog.kernel.commands.nodes import DeclareDown
 from ringlog.kernel.commands.operations import CancelOperation, RetryOperation
@@ -234,6 +234,14 @@ def grown_into() -> Scenario:
     return history.scenario(50, "kept")
 
 
+def namesake(factor: int) -> Scenario:
+    """A keyspace is dropped, and another one of its name made, while a third one keeps their placement."""
+    history = line(factor, factor).do(CreateKeyspace("other", simple(factor)))
+    history.do(DropKeyspace("ks0"), CreateKeyspace("ks0", simple(factor)))
+    del history.log[-2]
+    return replace(history.scenario(50), counts_from=history.now.epoch)
+
+
 def mistaken(scenario: Scenario) -> Scenario:
     """Whoever is declared down lives."""
     return replace(scenario, mistaken=True)
@@ -293,6 +301,8 @@ SCENARIOS: dict[str, Make] = {
     "cancel a replacement, then another": lambda: replaced_again("y"),
     "leave, come back, 1 replica": lambda: came_back(1),
     "leave, come back, 2 replicas": lambda: came_back(2),
+    "keyspace made anew, 1 replica": lambda: namesake(1),
+    "keyspace made anew, 3 replicas": lambda: namesake(3),
     "from 3 replicas to 2": lambda: factor(3, 2),
     "from 2 replicas to 3": lambda: factor(2, 3),
     "from 3 replicas to 1": lambda: factor(3, 1),

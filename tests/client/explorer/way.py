@@ -66,7 +66,7 @@ class Way:
         down = [node for node in self.nodes if state.nodes[node].down]
         if self.scenario.keeps_others:
             streaming += [f"{o.id} {o.stage}" for o in in_flight(state) if has_reached(o, WRITE_BOTH_READ_OLD)]
-        return group.read, group.write, streaming, down
+        return group.read, group.write, streaming, down, state.keyspaces[self.key.keyspace].made
 
     def _concerns(self, state: ClusterState, operation: str) -> bool:
         return any(self._covers(state, s.replication, s.start, s.end) for s in state.operations[operation].plan.sources)

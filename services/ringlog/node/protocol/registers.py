@@ -27,7 +27,7 @@ from ringlog.kernel.values import Epoch, NodeId, OperationId
 from ringlog.node import registers
 from ringlog.node.errors import NodeFailed
 from ringlog.node.image import Image, StreamName
-from ringlog.node.registers import Behind, Durable, RegisterFetch, RegisterReplica, Reply
+from ringlog.node.registers import UNNAMED, Behind, Durable, Newest, RegisterFetch, RegisterReplica, Reply, Taken
 from ringlog.node.spans import Span, Spans
 from ringlog.node.work import works_of
 from ringlog.wire.cells import Key, RegisterCell
@@ -110,11 +110,11 @@ class DurableRegisters:
 
     # ------------------------------------------------------------------------------------- reads and writes
 
-    def write(self, key: Key, cell: RegisterCell, epoch: Epoch, state_id: str) -> int | Reply | Behind:
+    def write(self, key: Key, cell: RegisterCell, epoch: Epoch, state_id: str, newest: Newest = UNNAMED) -> Taken:
         """Take a write: the number under which it is answered, or why it is refused. Not while an epoch is adopted."""
         assert not self.is_adopting, "the journal has an epoch and what is admitted under it in their order"
         number = next(self._numbers)
-        self.value, verdict = registers.admit_write(self.value, number, key, cell, epoch, state_id)
+        self.value, verdict = registers.admit_write(self.value, number, key, cell, epoch, state_id, newest)
         if verdict is not None:
             return verdict
         self._journal.append(JournalRecord(cells=((key, cell),)), partial(self._apply, number))
@@ -125,11 +125,11 @@ class DurableRegisters:
         for reply in replies:
             self._reply(reply)
 
-    def read(self, key: Key, epoch: Epoch, state_id: str) -> Reply | Behind:
+    def read(self, key: Key, epoch: Epoch, state_id: str, newest: Newest = UNNAMED) -> Reply | Behind:
         """What a register holds, or why that is not said. Not while an epoch is adopted."""
         assert not self.is_adopting, "what is read under an epoch may go with the next one"
         number = next(self._numbers)
-        self.value, verdict = registers.admit_read(self.value, number, key, epoch, state_id)
+        self.value, verdict = registers.admit_read(self.value, number, key, epoch, state_id, newest)
         if verdict is not None:
             return verdict
         self.value, (reply,) = registers.look_up(self.value, number)

@@ -214,7 +214,8 @@ class SimApplication:
             self.sim.world.send(self.host, target.host, take, rows)
             return
         assert isinstance(request, RegisterRequest), request
-        message = Message(request.key, request.cell, effect.planned, self.host, answer, effect.is_digest)
+        mattered = effect.head[2:]
+        message = Message(request.key, request.cell, effect.planned, mattered, self.host, answer, effect.is_digest)
         self.sim.world.send(self.host, target.host, target.registers.take, message)
 
 

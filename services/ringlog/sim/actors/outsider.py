@@ -78,6 +78,7 @@ class SimOutsider:
 
     def _send(self, node: str, key: Key, cell: RegisterCell | None, planned: ClusterState) -> None:
         target = self.sim.shared["nodes"][node]
-        message = Message(key, cell, planned, self.host, lambda _: None)
+        whole = planned.epoch, planned.state_id
+        message = Message(key, cell, planned, whole, self.host, lambda _: None)
         self.sim.did["outsider", "write" if cell is not None else "read"] += 1
         self.sim.world.send(self.host, target.host, target.registers.take, message)

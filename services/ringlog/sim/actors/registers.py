@@ -19,7 +19,7 @@ from ringlog.node.cells import Excerpt
 from ringlog.node.image import Image, fold
 from ringlog.node.protocol.registers import Done, DurableRegisters
 from ringlog.node.protocol.stream import Again, AskAgain, PullMissing, stream
-from ringlog.node.registers import Behind, RegisterFetch, RegisterReplica, Reply
+from ringlog.node.registers import Behind, RegisterFetch, RegisterReplica, Reply, Taken
 from ringlog.node.tries import Tries
 from ringlog.protocol.effects import At, WallClock
 from ringlog.sim.chance import Chance
@@ -44,13 +44,14 @@ class NotYet(Exception):
 @dataclass(frozen=True, slots=True)
 class Message:
     """A request on its way. ``cell``: None for a read; ``planned``: the state that it was planned on, as its sender has
-    it; ``answer`` is called with the reply on the host that asked, ``source``; ``is_digest``: a read's value may stay
-    away.
+    it; ``mattered``: the last epoch that mattered for it, and the id of its state; ``answer`` is called with the reply
+    on the host that asked, ``source``; ``is_digest``: a read's value may stay away.
     """
 
     key: Key
     cell: RegisterCell | None
     planned: ClusterState
+    mattered: tuple[Epoch, str]
     source: SimHost
     answer: Callable[[Any], None]
     is_digest: bool = False
@@ -190,14 +191,18 @@ class SimRegisters:
         kept = self._registers
         if self._life != self.host.life or kept is None:
             return
-        epoch, state_id = message.planned.epoch, message.planned.state_id
-        found: int | Reply | Behind = Behind(epoch)
+        epoch, state_id = message.mattered
+        newest = message.planned.epoch, message.planned.state_id
+        found: Taken = Behind(epoch)
         if not kept.is_adopting:
             found = (
-                kept.read(message.key, epoch, state_id)
+                kept.read(message.key, epoch, state_id, newest)
                 if message.cell is None
-                else kept.write(message.key, message.cell, epoch, state_id)
+                else kept.write(message.key, message.cell, epoch, state_id, newest)
             )
+            for check in self.sim.on_came:
+                is_write = message.cell is not None
+                check.came(self.node, kept.value.state, message.key, is_write, message.planned, found)
         if isinstance(found, Behind):
             self.sim.did["register", "waits for the epoch"] += 1
             self._waiting.append(message)

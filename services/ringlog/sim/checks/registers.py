@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 from ringlog.client.plans import Level
 from ringlog.client.results import AppliedResult, RejectedResult, Submitted
 from ringlog.kernel.outcome import Entry, Outcome, UnreadableEntry
-from ringlog.kernel.state import ClusterState
+from ringlog.kernel.state import ClusterState, RangeGroup
 from ringlog.kernel.tablets.groups import group_of
-from ringlog.node.registers import Reply
+from ringlog.node.registers import PLACED_BY, Behind, Reply, Taken
 from ringlog.protocol.submission import Asked
 from ringlog.sim.checks.base import Check
 from ringlog.sim.checks.layout import holds, key_of
@@ -27,6 +27,7 @@ from ringlog.sim.histories.operations import is_register
 from ringlog.sim.histories.verdict import Linearizability
 from ringlog.sim.recording import LOG
 from ringlog.wire.cells import Key
+from ringlog.wire.data import NOT_READY
 from ringlog.wire.records import NodeAck
 
 if TYPE_CHECKING:
@@ -103,6 +104,30 @@ class RegistersCheck(Check):
         if is_write:
             self._admitted[node][number] = epoch
 
+    def came(
+        self,
+        node: str,
+        state: ClusterState,
+        key: Key,
+        is_write: bool,
+        planned: ClusterState,
+        found: Taken,
+    ) -> None:
+        """Who is behind answers as one who is not, or waits, and not for what does not matter."""
+        if state.epoch >= planned.epoch or not self._is_of_the_log(planned):
+            return
+        if isinstance(found, Behind):
+            mattered = max(planned.changed.get(part, 0) for part in PLACED_BY)
+            if max(mattered, planned.history.first) <= state.epoch:
+                self.sim.broken("waits_in_vain", f"{node} at {state.epoch} waits for {found.epoch}, of {mattered}")
+        elif isinstance(found, int) or found.refused != NOT_READY:
+            here, there = _serves(state, key, is_write), _serves(planned, key, is_write)
+            between = [_serves(one, key, is_write) for one in self.sim.log.states[state.epoch : planned.epoch + 1]]
+            stays = all(made == there[0] and node in group for made, group in between)
+            if not stays or not (is_write or here == there):
+                at = f"{node} at {state.epoch}, planned at {planned.epoch}"
+                self.sim.broken("asked_in_vain", f"{at}: {found} by {here}, not by {there}")
+
     def replied(self, node: str, reply: Reply) -> None:
         """A write is on disk, or was refused."""
         self._admitted[node].pop(reply.number, None)
@@ -163,22 +188,33 @@ class RegistersCheck(Check):
         return cell.timestamp if cell is not None else 0
 
 
-def _readers(state: ClusterState, key: Key) -> list[str]:
-    """Who may be read, found the slow way; nobody once the table of a register in tablets is gone.
+def _serves(state: ClusterState, key: Key, is_write: bool) -> tuple[int, list[str]]:
+    """What an answer is of: when its keyspace was made, and who serves it."""
+    keyspace, group = state.keyspaces.get(key.keyspace.partition(".")[0]), _group(state, key)
+    if keyspace is None or group is None:
+        return 0, []
+    return keyspace.made, sorted(replica.node for replica in (group.write if is_write else group.read))
 
-    What the groups of tablets are the check of tablets says.
-    """
+
+def _readers(state: ClusterState, key: Key) -> list[str]:
+    """Who may be read; nobody once the table of a register in tablets is gone."""
+    group = _group(state, key)
+    return [] if group is None else sorted(replica.node for replica in group.read)
+
+
+def _group(state: ClusterState, key: Key) -> RangeGroup | None:
+    """Who serves a register, found the slow way. What the groups of tablets are the check of tablets says."""
     if "." in key.keyspace:
         table = state.tables.get(key.keyspace)
         if table is None or table.tablets is None or not key.name.startswith(table.id.encode()):
-            return []
+            return None
         base = f"{table.keyspace}.{table.tablets.base or table.name}"
         groups = [group_of(one) for one in state.tablets[base]]
-        group = next(group for group in groups if holds(group.start, group.end, key.token))
-        return sorted(replica.node for replica in group.read)
-    keyspace = state.keyspaces[key.keyspace]
-    placement = state.placements[keyspace.placement or key_of(keyspace.replication)]
+        return next(group for group in groups if holds(group.start, group.end, key.token))
+    keyspace = state.keyspaces.get(key.keyspace)
+    placement = None if keyspace is None else state.placements[keyspace.placement or key_of(keyspace.replication)]
+    if placement is None or not placement.ends:
+        return None
     ends = sorted(group.end for group in placement.ranges)
     end = min((end for end in ends if end >= key.token), default=ends[0])
-    group = next(group for group in placement.ranges if group.end == end)
-    return sorted(replica.node for replica in group.read)
+    return next(group for group in placement.ranges if group.end == end)

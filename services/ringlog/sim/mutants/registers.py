@@ -79,10 +79,26 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "other_history_taken",
         REGISTERS,
-        "if contradicts(replica.state, epoch, state_id):",
+        "if contradicts(replica.state, epoch, state_id) or contradicts(replica.state, *newest):",
         'if contradicts(replica.state, epoch, ""):',
         "a replica takes requests that were planned on a history that its log does not have",
         20,
+    ),
+    Mutant(
+        "every_epoch_matters",
+        PLANS,
+        "    return min(max(found, state.history.first), state.epoch)",
+        "    return state.epoch",
+        "a request waits until a replica has folded entries that do not matter for it",
+        20,
+    ),
+    Mutant(
+        "members_do_not_matter",
+        PLANS,
+        "mattered = _mattered(state, request, max(live.changed, made))",
+        "mattered = _mattered(state, request, made)",
+        "a request does not wait for the entry that made a replica one: it is refused, or answered in vain",
+        40,
     ),
     Mutant(
         "message_believed",
