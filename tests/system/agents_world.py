@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -57,11 +57,11 @@ def figures(exposition: str, labels: dict[str, str]) -> dict[str, float]:
 
 
 class AgentProcess:
-    """One agent's process."""
+    """One agent's process. ``prefix``: begins its command line."""
 
-    def __init__(self, role: str, environment: dict[str, str]) -> None:
+    def __init__(self, role: str, environment: dict[str, str], prefix: Sequence[str] = ()) -> None:
         self.role = role
-        command = [sys.executable, "-m", "ringlog.agents", role]
+        command = [*prefix, sys.executable, "-m", "ringlog.agents", role]
         self.process = subprocess.Popen(command, env=environment)
 
     def send(self, number: int) -> None:
@@ -91,11 +91,17 @@ class AgentProcess:
 
 
 class AgentsWorld:
-    """One cluster, its agents, a client."""
+    """One cluster, its agents, a client. ``prefix``: what begins the command line of a role's agents."""
 
     def __init__(
-        self, stack: StackInfo, cluster: str, folder: Path, session_timeout_s: int = SESSION_TIMEOUT_S
+        self,
+        stack: StackInfo,
+        cluster: str,
+        folder: Path,
+        session_timeout_s: int = SESSION_TIMEOUT_S,
+        prefix: Callable[[str], Sequence[str]] = lambda _: (),
     ) -> None:
+        self._prefix = prefix
         self.stack = stack
         self.cluster = cluster
         self._agents: list[AgentProcess] = []
@@ -119,7 +125,7 @@ class AgentsWorld:
 
     def spawn(self, role: str) -> AgentProcess:
         """Start an agent; it stands by while another one of its role works."""
-        agent = AgentProcess(role, self.environment)
+        agent = AgentProcess(role, self.environment, self._prefix(role))
         self._agents.append(agent)
         return agent
 
