@@ -11,6 +11,7 @@ from rich.table import Table
 
 from ringlog.agents.status import read_said, views_of
 from ringlog.cli.connection import Bootstrap, Cluster, Json, asked, connect, fail, out, resolve
+from ringlog.kernel.generations.packed import streams_in
 from ringlog.kernel.operations.node_states import node_statuses
 from ringlog.kernel.state import ClusterState
 from ringlog.operator import views
@@ -78,7 +79,7 @@ def _print_status(state: ClusterState) -> None:
     generation = state.generations[-1] if state.generations else None
     out.print(f"cluster [bold]{state.name}[/bold] {state.cluster_id}  epoch {state.epoch}")
     if generation is not None:
-        streams = sum(len(r.streams) for r in generation.ranges)
+        streams = streams_in(generation.ranges)
         out.print(f"CDC generation {generation.id} ({generation.status}), {streams} streams")
     table = Table("node", "state", "tokens", "address", "datacenter", "rack", box=None, padding=(0, 2))
     statuses = node_statuses(state)

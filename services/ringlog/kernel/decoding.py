@@ -25,8 +25,10 @@ from typing import Any, Final
 from immutables import Map
 
 from ringlog.kernel.encoding import DIGESTED, is_empty, layout_of
+from ringlog.kernel.generations.packed import kept
 from ringlog.kernel.memory import Applied, History, history_of
 from ringlog.kernel.state import EMPTY_STATE, ClusterState, Replica
+from ringlog.kernel.values import GenerationRange
 
 Read = Callable[["_Reader", int], Any]
 """Reads the value that ends at an offset."""
@@ -172,6 +174,8 @@ def _reader_of(annotation: Any) -> dict[bytes, Read]:
     origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in (typing.Union, types.UnionType):
         return {tag: read for one in inner for tag, read in _reader_of(one).items()}
+    if origin is tuple and inner[0] is GenerationRange:
+        return {b"L": _ranges(_items(_reader_of(GenerationRange)))}
     if origin is tuple:
         return {b"L": _items(_reader_of(inner[0])) if inner[1:] == (...,) else _fixed(*map(_reader_of, inner))}
     assert origin is Map, f"{annotation} has no canonical encoding"
@@ -186,6 +190,10 @@ def _items(of_each: dict[bytes, Read]) -> Read:
         return tuple(found)
 
     return read
+
+
+def _ranges(read: Read) -> Read:
+    return lambda reader, end: kept(read(reader, end))
 
 
 def _fixed(*of_places: dict[bytes, Read]) -> Read:

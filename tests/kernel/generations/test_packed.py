@@ -8,11 +8,23 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringlog.kernel.encoding import encode
+from ringlog.kernel.decoding import decode_parts
+from ringlog.kernel.digester import Digester
+from ringlog.kernel.encoding import digest, encode, encoded_parts
 from ringlog.kernel.generations.check import broken_part, broken_whole
-from ringlog.kernel.generations.describe import ranges_digest
-from ringlog.kernel.generations.packed import PackedRanges, Ranges, as_ranges, ends_of, joined, packed
-from tests.kernel.generations.clusters import described
+from ringlog.kernel.generations.describe import generate, ranges_digest
+from ringlog.kernel.generations.packed import (
+    PACKED_FROM,
+    PackedRanges,
+    Ranges,
+    as_ranges,
+    ends_of,
+    joined,
+    packed,
+    streams_in,
+)
+from ringlog.kernel.state import ClusterState
+from tests.kernel.generations.clusters import described, directory, generation
 
 
 def columns_of(ranges: Ranges) -> PackedRanges:
@@ -27,6 +39,7 @@ def test_columns_are_the_ranges(ranges: Ranges) -> None:
     columns = columns_of(ranges)
     assert (columns[0], columns[-1], len(columns)) == (ranges[0], ranges[-1], len(ranges))
     assert ends_of(columns) == ends_of(ranges)
+    assert streams_in(columns) == streams_in(ranges) == sum(len(one.streams) for one in ranges)
     assert ranges_digest(columns) == ranges_digest(ranges)
     assert broken_part(columns) == broken_part(ranges)
     assert broken_whole([columns]) == broken_whole([ranges])
@@ -56,3 +69,13 @@ def test_parts_are_joined(ranges: Ranges, cuts: list[int], data: st.DataObject) 
     whole = joined([as_ranges(columns_of(part)) for part in parts])
     assert isinstance(whole, PackedRanges)
     assert whole == ranges
+
+
+def test_a_stored_state_has_them_packed() -> None:
+    ends = range(-PACKED_FROM // 2, PACKED_FROM // 2)
+    ranges = generate(dict.fromkeys(ends, "a"), directory((1, 12)), bytes(16))
+    state = ClusterState(generations=(generation(ranges), generation(ranges[1:], 2, "h")))
+    found = decode_parts(encoded_parts(state))
+    assert [isinstance(one.ranges, PackedRanges) for one in found.generations] == [True, False]
+    assert found.generations == state.generations
+    assert digest(found) == digest(state) == Digester().digest(found)

@@ -24,7 +24,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from struct import Struct
 
-from ringlog.kernel.generations.packed import PackedRanges, digest_of, ends_of, joined
+from ringlog.kernel.generations.packed import PackedRanges, digest_of, ends_of, joined, streams_in
 from ringlog.kernel.generations.stream_id import RANDOM_BITS, StreamId, encode
 from ringlog.kernel.generations.tablet_streams import DescribedTable, described_as, ranges_of
 from ringlog.kernel.operations.rings import target_owners, target_tokens
@@ -98,7 +98,7 @@ def size_of(generation: Generation) -> Forgotten:
         return generation.forgotten
     tablets = [ranges_of(generation.timestamp, described) for described in generation.tables]
     ranges = joined((generation.ranges, *tablets))
-    return Forgotten(len(ranges), sum(len(described.streams) for described in ranges), ranges_digest(ranges))
+    return Forgotten(len(ranges), streams_in(ranges), ranges_digest(ranges))
 
 
 def current(state: ClusterState) -> Generation | None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import Any, cast, overload
+from typing import Any, Final, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,9 @@ from ringlog.kernel.ring.shards import IGNORE_MSB_MAX, SHARDS_MAX
 from ringlog.kernel.values import GenerationRange, Token, is_token
 
 Ranges = tuple[GenerationRange, ...]
+
+PACKED_FROM: Final = 64
+"""Fewer ranges are quicker one by one."""
 
 
 class PackedRanges(Sequence[GenerationRange]):
@@ -106,6 +109,12 @@ def packed(ranges: Sequence[GenerationRange]) -> PackedRanges | None:
     return PackedRanges(bounds, bits, numbers, b"".join(streams))
 
 
+def kept(ranges: Ranges) -> Ranges:
+    """The ranges as a state keeps them: packed, if they are many."""
+    columns = packed(ranges) if len(ranges) >= PACKED_FROM else None
+    return ranges if columns is None else as_ranges(columns)
+
+
 def as_ranges(columns: PackedRanges) -> Ranges:
     """The same object, by the type of what it stands for: fields of states and commands are tuples of ranges."""
     return cast(Ranges, columns)
@@ -128,6 +137,13 @@ def ends_of(ranges: Sequence[GenerationRange]) -> list[Token]:
     if isinstance(ranges, PackedRanges):
         return cast(list[Token], ranges.ends.tolist())
     return [described.end for described in ranges]
+
+
+def streams_in(ranges: Sequence[GenerationRange]) -> int:
+    """How many streams all ranges have."""
+    if isinstance(ranges, PackedRanges):
+        return len(ranges.streams) // STREAM_ID_BYTES
+    return sum([len(described.streams) for described in ranges])
 
 
 def digest_of(columns: PackedRanges) -> str:

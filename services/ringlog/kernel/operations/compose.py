@@ -43,7 +43,7 @@ def refused_composition(state: ClusterState, operation: Operation) -> Rejected |
     composition = _Composition(ring_of(state.token_owners, state.nodes))
     for subset in _subsets(others):
         together = (*subset, operation)
-        census = census_of(_members_after(members, together), state.nodes)
+        census = census_of(_members_after(members, together), state.nodes) if must_fit else {}
         for key, replication in settings:
             if must_fit and (why := impossible(replication, census)):
                 return Rejected("replication_impossible", f"node: {key}: {why}{_beside(state, subset)}")
