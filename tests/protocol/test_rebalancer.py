@@ -17,7 +17,7 @@ from ringlog.kernel.history import state_id_at
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.zones.model import HIGH_AVAILABILITY, NEVER, ZonePartition
 from ringlog.kernel.zones.resets import has_quorum
-from ringlog.node.protocol.groups import Member, NoRows
+from ringlog.node.protocol.groups import Member
 from ringlog.protocol.answers import AppliedResult, RejectedResult
 from ringlog.protocol.coordinator import NewAcks, Note, ReadAcks, Submit, Wait
 from ringlog.protocol.data_nodes import Timers, due, followed
@@ -28,13 +28,26 @@ from ringlog.protocol.zone_groups import COPY, Words, awaited, not_returned, ses
 from ringlog.wire.ids import time_of
 from ringlog.wire.records import NodeAck
 from tests.kernel.entries import applied
-from tests.kernel.zones.scenes import done, down, ids, letter, moved, partition, reset, shown, tried, trigger, with_zone
+from tests.kernel.zones.scenes import (
+    NoRows,
+    done,
+    down,
+    ids,
+    letter,
+    moved,
+    partition,
+    reset,
+    shown,
+    tried,
+    trigger,
+    with_zone,
+)
 
 
 class Late(NoRows):
-    """Replicas that never run, of these nodes."""
+    """Replicas that never follow, of these nodes."""
 
-    def runs(self, partition: ZonePartition) -> bool:
+    def follows(self, partition: ZonePartition) -> bool:
         return False
 
 
@@ -85,7 +98,8 @@ def test_nobody_s_step_counts_before_who_comes_has_a_replica() -> None:
     state, asked = led(done(with_zone("ABC", replicas=1), AlterZone("z", replicas=3)), "ABC", late="ABC")
     assert asked == ["TriggerRebalance"]
     who = partition(state)
-    assert len(awaited(who, said(state, "ABC", "ABC"))) == 2
+    assert len(awaited(who, said(state, "ABC", newcomers(state)))) == 2
+    assert len(awaited(who, said(state, "ABC", "ABC"))) == 3, "nor does who has it before it has caught up"
     assert led(state, "ABC")[0].zone_partitions["z/0"].stable != who.stable
 
 
@@ -235,17 +249,17 @@ def test_a_word_that_no_log_takes_holds_up_the_partitions_that_need_it_and_no_ot
 
 
 class Failing(NoRows):
-    """A replica that does not run before it was asked for ``asks`` times; never, and says so, if that is 0."""
+    """A replica that does not follow before it was asked ``asks`` times; never, and says so, if that is 0."""
 
     def __init__(self, asks: int) -> None:
         self.asks = asks
 
-    def runs(self, partition: ZonePartition) -> bool:
+    def follows(self, partition: ZonePartition) -> bool:
         self.asks -= 1
         return self.asks == 0
 
-    def fails(self, partition: ZonePartition) -> bool:
-        return self.asks < 0
+    def failure(self) -> int | None:
+        return None if self.asks else 1
 
 
 def words_with(state: ClusterState, replicas: dict[str, NoRows]) -> Words:
@@ -257,9 +271,14 @@ def words_with(state: ClusterState, replicas: dict[str, NoRows]) -> Words:
     return words_of(state, acks)
 
 
+def newcomers(state: ClusterState) -> str:
+    """The nodes that come to partition 0, by letter."""
+    return "".join(sorted(set("ABC") - set(shown(partition(state).stable))))
+
+
 def newcomer(state: ClusterState) -> str:
-    """A node that comes to partition 0."""
-    return min(set("ABC") - set(shown(partition(state).stable)))
+    """One of them."""
+    return newcomers(state)[0]
 
 
 def test_a_replica_that_can_never_follow_has_its_step_cancelled() -> None:
@@ -267,7 +286,7 @@ def test_a_replica_that_can_never_follow_has_its_step_cancelled() -> None:
     comes = newcomer(state)
     (found,) = propose(RebalancerView(state, words_with(state, {comes: Failing(0)})))
     assert found.command == CancelRebalance(
-        "z", 0, partition(state).revisions.pending, f"the replica on {comes} can never follow it"
+        "z", 0, partition(state).revisions.pending, f"the replica on {comes} can never follow it: rows_damaged"
     )
     was = partition(state).stable
     state, asked = led(done(state, found.command), "ABC", late=comes)

@@ -43,6 +43,24 @@ def test_at_rest_it_waits_for_nothing_and_its_zone_rests() -> None:
     assert rest_of(RebalancerView(done(state, *down("A")), {}, (), rest)).under != rest.under
 
 
+def test_a_zone_without_nodes_that_could_have_its_partitions_is_stuck_and_says_so() -> None:
+    state = led(zone_only("ABC", replicas=3))[0]
+    nobody = done(state, SetDataNodes("z", (), state.epoch))
+    assert found(nobody) == {"place": True}
+    way = "bring nodes up, or change the zone's filter (ringlog zone alter)"
+    assert told(nobody) == (f"stuck: for a node to belong on: its zone has no data nodes; {way}", True)
+    known = RebalancerView(nobody, {}, (), rest_of(RebalancerView(nobody, {})))
+    assert {(one.kind, one.detail) for one in refusals(known)} == {
+        ("TriggerRebalance", "waits for place: ringlog zone show z")
+    }
+    mode = led(zone_only("ABC", "D", replicas=1, partitions=1, mode=HIGH_AVAILABILITY))[0]
+    dead = done(mode, SetDataNodes("z", ids("D"), mode.epoch), *down("D"))
+    assert found(dead) == {"place": True}
+    assert "of its data nodes (D) none can have it" in told(dead)[0]
+    assert found(done(dead, DeclareUp(ids("D")[0], ""))) == {"trigger": False}
+    assert found(moving(nobody, "AB")) == {"step": False}
+
+
 def test_words_and_then_only_the_rebalancer() -> None:
     state = moving(led(zone_only("ABC", "D", partitions=1, replicas=3))[0], "ABD")
     assert found(state, "D") == {"answers": False}

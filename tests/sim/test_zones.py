@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from ringlog.sim.rebalancing import PROFILE
+from ringlog.sim.rebalancing import PROFILE, STEPS
 from ringlog.sim.search import run_seed
 
 RUNS = 8
@@ -21,3 +21,25 @@ def test_the_profile_of_zones_meets_what_it_is_about() -> None:
     kinds = ("CreateZone", "AlterZone", "SetDataNodes", "TriggerRebalance", "SwitchStable", "CancelRebalance")
     for kind in (*kinds, "FinishCancel", "TakeOver"):
         assert did["entry", kind, "applied"], kind
+
+
+RICH = (2, 23, 25, 26, 54)
+"""Seeds of which each has something that not every run has. Where the profile draws otherwise,
+``ringlog sim run --profile zones --seeds N`` counts what another seed has.
+"""
+
+
+def test_the_runs_contain_what_the_profile_is_said_to_contain() -> None:
+    """CDC rows and registers of tables that a zone places, restarts of replicas that begin and end, disks that fail
+    and say so, and nodes that die at each kind of entry that leads data on.
+    """
+    did: Counter[tuple[str, ...]] = Counter()
+    for seed in RICH:
+        report = run_seed(seed, PROFILE)
+        assert not report.rule, (seed, report.rule, report.detail)
+        did += report.did
+    wanted = [("zone data", what) for what in ("steps", "registers", "cdc rows")]
+    wanted += [("zone restart", what) for what in ("begun", "over")]
+    wanted += [("zone word", what) for what in ("has", "returned", "copy", "failed")]
+    wanted += [("moment", step, "crash") for step in sorted(set(STEPS))]
+    assert [what for what in wanted if not did[what]] == []

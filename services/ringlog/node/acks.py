@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -12,7 +12,7 @@ from ringlog.log.producer import TOO_LARGE, producer_config, too_large
 from ringlog.log.topics import topic_name
 from ringlog.node.errors import NodeFailed
 from ringlog.node.patience import Stopped
-from ringlog.node.protocol.acks import Keep, News, PublishAcknowledgement
+from ringlog.node.protocol.acks import Keep, News, PublishAcknowledgement, TopicEnds
 from ringlog.runtime.logs import get_logger
 from ringlog.wire.records import NodeAck, encode_node_ack
 
@@ -26,12 +26,19 @@ log = get_logger("ringlog.node")
 
 class Acks:
     """Publishes to the cluster's acks, for the one thread that performs the steps; ``news`` wakes it, ``keep`` has on
-    disk what is about to be acknowledged.
+    disk what is about to be acknowledged, ``ends`` says where the mutations end.
 
     Raises Stopped where that thread waits once ``stopping`` is set.
     """
 
-    def __init__(self, bootstrap: str, cluster: str, keep: Callable[[Keep], None], stopping: threading.Event) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        cluster: str,
+        keep: Callable[[Keep], bool],
+        ends: Callable[[], Mapping[int, int] | None],
+        stopping: threading.Event,
+    ) -> None:
         self.news = threading.Event()
         self._topic = topic_name(cluster, "acks")
         self._stopping = stopping
@@ -40,6 +47,7 @@ class Acks:
         self.handlers: dict[type, Callable[[Any], Any]] = {
             News: lambda _: self._await_news(),
             Keep: keep,
+            TopicEnds: lambda _: ends(),
             PublishAcknowledgement: lambda effect: self._publish(effect.ack),
         }
 

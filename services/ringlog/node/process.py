@@ -30,7 +30,7 @@ from ringlog.log.watch import Lost, TopicWatch
 from ringlog.node.acks import Acks
 from ringlog.node.data_side import DataSide
 from ringlog.node.disk_rows import ROWS, DiskRows
-from ringlog.node.errors import NodeFailed
+from ringlog.node.errors import NodeFailed, RowsDamaged
 from ringlog.node.holder import Holder, RowFetch
 from ringlog.node.identity import NodeFolder, NodeOptions
 from ringlog.node.loads import Loads
@@ -38,7 +38,7 @@ from ringlog.node.log_copy import COPY
 from ringlog.node.member_copy import CopiedSide, MemberCopy
 from ringlog.node.patience import Patience, Stopped, reached
 from ringlog.node.protocol.acks import Keep, acknowledge
-from ringlog.node.protocol.groups import NoRows
+from ringlog.node.protocol.followers import Followers
 from ringlog.node.protocol.joining import After, Answered
 from ringlog.node.protocol.life import CompareDisk, FollowLog, OpenedMutations, OpenMutations, ServeRegisters, live
 from ringlog.node.protocol.stream import stream
@@ -75,6 +75,8 @@ BARRIER_S = 10.0
 LOOK_S = 1.0
 ANSWER_S = 3.0
 """How long to wait for an answer before looking whether the node is to stop."""
+LAST_WORD_S = 5.0
+"""How long a node whose disk fails tries to say so."""
 IGNORE_MSB = 12
 
 Handlers = dict[type, Callable[[Any], Any]]
@@ -106,10 +108,11 @@ class NodeProcess:
         self._verdicts: Counter[str] = Counter()
         self._rows = DiskRows(options.folder / ROWS, self._folder.node, cluster_id)
         self._holder = Holder(self._folder.node, self._rows)
+        self._replicas = Followers(self._holder)
         self._tail = MutationsTail(bootstrap, cluster, options.name)
         self._watch: TopicWatch | None = None
         self._data = DataSide(self._folder, options, self._holder, clock, client.replica, lambda: self._copy.entries)
-        self._acks = Acks(bootstrap, cluster, self._keep, stopping)
+        self._acks = Acks(bootstrap, cluster, self._keep, self._tail.ends_now, stopping)
         self._copy = self._member_copy()
         self._loads = Loads(bootstrap, cluster, self._holder, lambda: self._data.cells, stopping)
         self._rivals = Rivals(KafkaLog(bootstrap, cluster, ACKS), self._folder.node, self._folder.incarnation)
@@ -149,11 +152,14 @@ class NodeProcess:
         try:
             self._watched.copy = self._copy
             side = CopiedSide(self._data, self._copy, lambda: self._holder.state)
-            acks = acknowledge(self._holder, side, self._data.tries, self._folder.incarnation, NoRows())
+            acks = acknowledge(self._holder, side, self._data.tries, self._folder.incarnation, self._replicas)
             wish = None if join_tokens is None else partial(self._wish, join_tokens)
             me = self._registration(release, features)
             peers = self._data.asking.steps(self._draw)
             self._carry_out(live(me, self._holder, self._draw, acks, peers, wish), self._of_life())
+        except RowsDamaged as damaged:
+            self._say_failed(damaged)
+            raise
         finally:
             self._stopping.set()
             if self._watch is not None:
@@ -295,10 +301,24 @@ class NodeProcess:
                 log.warning("no answer yet", command=type(effect.command).__name__, detail=str(open_))
             return None
 
-    def _keep(self, effect: Keep) -> None:
+    def _keep(self, effect: Keep) -> bool:
         """Rows first: a node that was killed in between has acknowledged less than it has."""
-        self._holder.commit(sync=True)
+        try:
+            self._holder.commit(sync=True)
+        except RowsDamaged as damaged:
+            self._failure = damaged
+            self._replicas.fail(damaged.code)
+            return False
         self._folder.keep(effect.cluster_id, effect.epoch, effect.state_id)
+        return True
+
+    def _say_failed(self, damaged: RowsDamaged) -> None:
+        """Let the thread that acknowledges have the last word: steps that wait for this node can be cancelled."""
+        self._replicas.fail(damaged.code)
+        self._acks.news.set()
+        for thread in self._threads:
+            if thread.name == "acks":
+                thread.join(timeout=LAST_WORD_S)
 
     def _await_epoch(self, effect: After) -> None:
         while not self._stopping.is_set():

@@ -11,18 +11,23 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
 
-from ringlog.log.errors import LogUnavailable, TopicMissing
+from ringlog.log.appended import ends_of
+from ringlog.log.errors import LogError, LogUnavailable, TopicMissing
 from ringlog.log.topics import admin_client, describe, topic_name
 from ringlog.node.errors import NodeFailed, RowsForeign
 from ringlog.node.protocol.turn import Tailed
 from ringlog.node.store import RowsMark, reads_from
 from ringlog.runtime.kafka_config import connection
+from ringlog.runtime.logs import get_logger
 
 RECORDS_PER_POLL = 2_000
 POLL_S = 0.05
 LOOK_S = 10.0
 HEAR_S = 1.0
+ASK_S = 5.0
+log = get_logger("ringlog.node")
 _LOST = (KafkaError.OFFSET_OUT_OF_RANGE, KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._AUTO_OFFSET_RESET)
 
 
@@ -52,6 +57,7 @@ class MutationsTail:
         self.ends: dict[int, int] = {}
         self._heard: dict[int, int] = {}
         self._heard_at = 0.0
+        self._admin: AdminClient | None = None
 
     def assign(self, kept: RowsMark) -> None:
         """Begin to read where the rows of ``kept`` end. Raises LogUnavailable (it may be called again), NodeFailed if a
@@ -108,6 +114,15 @@ class MutationsTail:
                 found.append(Tailed(partition, offset, None))
         self._hear()
         return found
+
+    def ends_now(self) -> dict[int, int] | None:
+        """Where the partitions end, asked by a client of its own, from any thread; None without an answer."""
+        try:
+            self._admin = self._admin or admin_client(self._bootstrap)
+            return ends_of(self._admin, self._topic, ASK_S)
+        except LogError as error:
+            log.warning("nobody says where the mutations end", why=error.message)
+            return None
 
     def _hear(self) -> None:
         """Note now and then where the client has heard that the partitions end; asks nobody.

@@ -64,6 +64,9 @@ def _told(state: ClusterState, partition: ZonePartition, one: ZoneWait) -> str:
         case waits.TRIGGER:
             changed = state.zones[partition.zone].changed
             return f"for what changed at epoch {changed} to be acted on: TriggerRebalance"
+        case waits.PLACE:
+            why = f"of its data nodes ({who}) none can have it" if one.nodes else "its zone has no data nodes"
+            return f"for a node to belong on: {why}; bring nodes up, or change the zone's filter (ringlog zone alter)"
         case _:
             return f"for a change of its zone, or TriggerRebalance: it was turned back to {who}, and they have left"
 

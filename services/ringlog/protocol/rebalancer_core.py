@@ -55,7 +55,7 @@ from ringlog.kernel.zones.queue import is_same
 from ringlog.kernel.zones.rebalance import ALREADY_NEW, ROLLED_BACK
 from ringlog.kernel.zones.resets import AUTOMATIC, has_quorum, members
 from ringlog.protocol.coordinator_core import Proposal, Refusal, is_accepted, proposal_of
-from ringlog.protocol.zone_groups import COPY, Words, awaited, coming, failed, not_returned, session
+from ringlog.protocol.zone_groups import COPY, Words, awaited, causes, coming, failed, not_returned, session
 from ringlog.protocol.zone_rest import NOTHING_RESTS, RestingZones, rested
 from ringlog.protocol.zone_tablets import SUBJECT, migrations
 from ringlog.protocol.zone_waits import gone, hopeless, unfillable, waits_of
@@ -130,7 +130,8 @@ def _on_its_way(known: RebalancerView, partition: ZonePartition) -> Iterator[Com
         step = partition.pending[0]
         yield SwitchStable(name, number, step.nodes, step.learners, partition.revisions)
     elif broken := failed(partition, known.words):
-        why = f"the replica on {', '.join(_names(known.state, broken))} can never follow it"
+        why = ", ".join(causes(partition, known.words))
+        why = f"the replica on {', '.join(_names(known.state, broken))} can never follow it: {why}"
         yield CancelRebalance(name, number, revision, why[:REASON_LENGTH_MAX])
     elif gone_for_good := [node for node in coming(partition) if known.state.nodes[node].state == "left"]:
         why = f"{', '.join(_names(known.state, gone_for_good))} cannot follow: left for good"
@@ -186,9 +187,10 @@ def _triggered(state: ClusterState, zone: Zone) -> TriggerRebalance | None:
     if numbers:
         return TriggerRebalance(zone.name, zone.changed, () if len(numbers) == zone.partitions else tuple(numbers))
     cause = state.changed.get("nodes", 0)
-    older = [one for one in partitions if one.change < cause and has_quorum(state, zone, one)]
+    older = [one for one in partitions if one.change < cause]
     if zone.mode != HIGH_AVAILABILITY:
         older = [one for one in older if not one.pending and gone(state, one)]
+    older = [one for one in older if has_quorum(state, zone, one)]
     if not older:
         return None
     wanted = targets(state, zone, [one.stable for one in older], [one.number for one in older])
@@ -200,17 +202,24 @@ def _triggered(state: ClusterState, zone: Zone) -> TriggerRebalance | None:
     return TriggerRebalance(zone.name, cause, tuple(numbers)) if numbers else None
 
 
+def _has_nodes(zone: Zone) -> bool:
+    """True if what changed for a zone surely leads somewhere."""
+    return bool(zone.nodes) and zone.mode != HIGH_AVAILABILITY
+
+
 def refusals(known: RebalancerView) -> Iterator[Refusal]:
     """The partitions that are stuck: operators should hear of it."""
     state = known.state
     for _, zone in _awake(known):
         for partition in partitions_of(state, zone):
-            if not partition.pending and all(is_alive(state, node) for node in members(partition)):
+            rests = not partition.pending and (partition.change >= zone.changed or _has_nodes(zone))
+            if rests and all(is_alive(state, node) for node in members(partition)):
                 continue
             stuck = [one for one in waits_of(state, partition, known.words) if one.is_stuck]
             if stuck:
                 kind: type[Command] = FinishCancel if partition.cancel is not None else SwitchStable
                 kind = kind if partition.pending else TriggerRebalance
                 who = ", ".join(_names(state, {node for one in stuck for node in one.nodes}))
-                detail = f"waits for {', '.join(one.code for one in stuck)} ({who}): ringlog zone show {zone.name}"
+                detail = f"waits for {', '.join(one.code for one in stuck)}" + (f" ({who})" if who else "")
+                detail += f": ringlog zone show {zone.name}"
                 yield Refusal(partition_key(zone.name, partition.number), kind.__name__, "gate_not_met", detail)

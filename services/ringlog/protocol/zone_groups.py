@@ -7,9 +7,11 @@ disk. Nodes answer in their acknowledgements, each word as a report of a session
 
 ========  ==============================================================================================================
 has       this node acts under the pending step: whatever it takes part in needs a majority of the voters before the
-          step, and of those after it. It has that on its disk. Of a node that comes: its replica runs, too
+          step, and of those after it. It has that on its disk, and all that was written before the step was decided;
+          ``rows`` of the report: the length of its log
 returned  this node has seen the cancel, and acts under the configuration before the step alone
-failed    of a node that comes: its replica can never follow the step. Then the step is cancelled
+failed    of a node that comes: its replica can never follow the step, for a cause of ``CAUSES`` (its number is in
+          ``rows``). Then the step is cancelled
 copy      the voters alive are too few; this node has data, with a log of that length (``rows`` of the report)
 ========  ==============================================================================================================
 
@@ -37,6 +39,8 @@ from ringlog.wire.records import NodeAck
 HAS: Final = "has"
 RETURNED: Final = "returned"
 FAILED: Final = "failed"
+CAUSES: Final = ("unknown", "rows_damaged")
+"""Why a replica fails: codes of errors that end a node."""
 COPY: Final = "copy"
 SESSIONS: Final = "zone/"
 """How the names of these sessions begin; those of tablets begin with a table, which has a dot and no slash."""
@@ -84,6 +88,13 @@ def awaited(partition: ZonePartition, words: Words) -> tuple[NodeId, ...]:
 def failed(partition: ZonePartition, words: Words) -> tuple[NodeId, ...]:
     """Who comes with the pending step and can never follow it, by id."""
     return tuple(sorted(coming(partition).intersection(words.get(session(partition, FAILED), {}))))
+
+
+def causes(partition: ZonePartition, words: Words) -> tuple[str, ...]:
+    """Why they can never follow it, sorted; one that a later release has is unknown."""
+    said = words.get(session(partition, FAILED), {})
+    numbers = {said[node].rows for node in failed(partition, words)}
+    return tuple(sorted({CAUSES[number] if number < len(CAUSES) else CAUSES[0] for number in numbers}))
 
 
 def not_returned(partition: ZonePartition, words: Words) -> tuple[NodeId, ...]:

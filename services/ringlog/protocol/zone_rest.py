@@ -2,8 +2,8 @@
 
 A zone *rests* if each of its partitions has acted on its last change, has nothing pending, a quorum alive and nobody
 who has left, and the tablets where it has them. Who looks again keeps what rested, by identity: a decision about a
-partition makes another value of its zone, and one about a tablet another map of its table. Nodes and recoveries can
-change anything else, so with others of them all zones are looked at anew.
+partition makes another value of its zone, and one about a tablet another map of its table. A node that dies, comes back
+or leaves concerns the zones whose partitions or data nodes are on it. With other recoveries all are looked at anew.
 
 Invariant: nothing would be asked for, and nothing is stuck, of a zone that rests.
 """
@@ -14,7 +14,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from ringlog.kernel.state import ClusterState
+from immutables import Map
+
+from ringlog.kernel.state import ClusterState, Node
 from ringlog.kernel.values import NodeId
 from ringlog.kernel.zones.change import partitions_of
 from ringlog.kernel.zones.distribution import is_alive
@@ -28,10 +30,13 @@ Look = tuple[object, ...]
 
 @dataclass(frozen=True, slots=True)
 class RestingZones:
-    """The zones that rest. ``under``: the nodes and recoveries that this was found with."""
+    """The zones that rest. ``on``: the nodes that each of them has to do with; ``under``: the nodes, and the
+    recoveries, that this was found with.
+    """
 
     zones: Mapping[str, Look] = field(default_factory=dict)
-    under: Look = ()
+    on: Mapping[str, frozenset[NodeId]] = field(default_factory=dict)
+    under: tuple[Map[NodeId, Node], object] = (Map(), None)
 
 
 NOTHING_RESTS: Final = RestingZones()
@@ -39,17 +44,25 @@ NOTHING_RESTS: Final = RestingZones()
 
 def rested(before: RestingZones, state: ClusterState, is_asked: Callable[[Zone], bool]) -> RestingZones:
     """Those that rest in a newer state; ``is_asked``: something is to be asked of a zone."""
-    under: Look = (state.nodes, state.recoveries)
-    known = before.zones if _same(before.under, under) else {}
+    known = before.zones if before.under[1] is state.recoveries else {}
+    others = _other_nodes(before.under[0], state.nodes)
     dead = frozenset(node for node in state.nodes if not is_alive(state, node))
-    found = {}
+    found, on = {}, {}
     for name, look in _looks(state).items():
         zone = state.zones[name]
-        if _same(known.get(name, ()), look) or not (
-            zone.moving or is_asked(zone) or any(_may_wait(state, zone, look, dead))
-        ):
+        if _same(known.get(name, ()), look) and others.isdisjoint(before.on[name]):
+            found[name], on[name] = look, before.on[name]
+        elif not (zone.moving or not zone.nodes or is_asked(zone) or any(_may_wait(state, zone, look, dead))):
             found[name] = look
-    return RestingZones(found, under)
+            on[name] = frozenset(zone.nodes).union(*map(members, partitions_of(state, zone)))
+    return RestingZones(found, on, (state.nodes, state.recoveries))
+
+
+def _other_nodes(before: Map[NodeId, Node], now: Map[NodeId, Node]) -> frozenset[NodeId]:
+    """The nodes of which something changed."""
+    if before is now:
+        return frozenset()
+    return frozenset(node for node, found in now.items() if before.get(node) is not found)
 
 
 def _may_wait(state: ClusterState, zone: Zone, look: Look, dead: frozenset[NodeId]) -> Iterator[bool]:

@@ -13,6 +13,7 @@ tablets     tablets that are on their way                           if one of th
 begin       tablets that may begin to move                          no: the rebalancer asks for it
 step        nothing: all have answered, and the data are there      no: the rebalancer records it
 trigger     what changed to be acted on                             no: the rebalancer asks for it
+place       a node where it belongs: no data node could have it     always: nodes must come, or match its filter
 gone        nothing: it is at rest, on nodes that have left         always: it was turned back to them
 ==========  ======================================================  ==================================================
 
@@ -38,7 +39,7 @@ from ringlog.kernel.tablets.stages import nodes_of
 from ringlog.kernel.tablets.track import is_draining
 from ringlog.kernel.values import NodeId
 from ringlog.kernel.zones.data import elsewhere, goal_of, holders, takers
-from ringlog.kernel.zones.distribution import is_alive
+from ringlog.kernel.zones.distribution import data_nodes, is_alive, targets
 from ringlog.kernel.zones.model import HIGH_AVAILABILITY, ZonePartition
 from ringlog.kernel.zones.resets import has_quorum
 from ringlog.protocol.tablet_steps import why_back
@@ -54,6 +55,7 @@ TABLETS: Final = "tablets"
 BEGIN: Final = "begin"
 STEP: Final = "step"
 TRIGGER: Final = "trigger"
+PLACE: Final = "place"
 GONE: Final = "gone"
 
 
@@ -87,9 +89,18 @@ def _waits(state: ClusterState, one: ZonePartition, words: Words) -> Iterator[Zo
     if one.pending and goes_on and not silent and not data:
         yield ZoneWait(STEP)
     elif not one.pending and one.change < zone.changed:
-        yield ZoneWait(TRIGGER)
+        yield ZoneWait(TRIGGER) if _has_place(state, one) else ZoneWait(PLACE, zone.nodes, is_stuck=True)
     elif not one.pending and (left := gone(state, one)):
         yield ZoneWait(GONE, left, is_stuck=True)
+
+
+def _has_place(state: ClusterState, one: ZonePartition) -> bool:
+    """True if some data node can have a partition."""
+    zone = state.zones[one.zone]
+    nodes = data_nodes(state, zone)
+    if zone.mode != HIGH_AVAILABILITY or all(is_alive(state, node.id) for node in nodes):
+        return bool(nodes)
+    return targets(state, zone, [one.stable], [one.number])[0] is not None
 
 
 def silent_of(partition: ZonePartition, words: Words) -> tuple[NodeId, ...]:
@@ -149,10 +160,13 @@ def _unfillable(state: ClusterState, partition: ZonePartition, tablets: Iterable
 
 def _data(state: ClusterState, one: ZonePartition) -> Iterator[ZoneWait]:
     """What the tablets of a partition wait for that are not where it has them."""
-    goal, able = goal_of(one), takers(state)
+    goal = goal_of(one)
     begin, moving = list[str](), list[str]()
     unknown, dead = set[NodeId](), set[NodeId]()
     found = list(elsewhere(state, one, goal))
+    if not found:
+        return
+    able = takers(state)
     for tablets, tablet in found:
         name = f"{tablets.table}/{tablet.index}"
         if tablet.transition is not None:

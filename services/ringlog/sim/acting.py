@@ -28,7 +28,7 @@ from ringlog.sim.imaging import changes
 from ringlog.sim.moving_tablets import KEYSPACE as IN_TABLETS
 from ringlog.sim.moving_tablets import table_in_tablets
 from ringlog.sim.prefix import spread_commands
-from ringlog.sim.rebalancing import BURST, PLACE, placed
+from ringlog.sim.rebalancing import BURST, PLACE, ROWS_FAIL, placed, whose_rows_fail
 from ringlog.sim.rebalancing import KEYSPACE as IN_ZONE
 from ringlog.sim.script import APPLICATIONS, WRITER, Action
 
@@ -237,6 +237,9 @@ def _zone(run: Acted, number: int, kind: str) -> None:
     elif kind == BURST:
         if run.producer.host.up:
             run.producer.tablet_burst(number, 2, IN_ZONE)
+    elif kind == ROWS_FAIL:
+        if node := whose_rows_fail(run.sim.log.state, chance):
+            run.sim.shared["nodes"][node].fail_rows()
     elif (command := {**DRAWN, **PLACING}[kind](run.sim.log.state, chance)) is not None:
         run.operator.images([command])
 

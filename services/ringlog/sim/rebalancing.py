@@ -2,8 +2,8 @@
 In half of them a zone places a keyspace, whose registers are used while their tablets follow the partitions.
 
 Moves are cancelled in the midst, nodes join, sleep, are declared down, are lost; instances of the rebalancer stand
-still or die between any two of their requests and are taken over; words of nodes get lost or come late. All other
-faults are those of every run.
+still or die between any two of their requests and are taken over; words of nodes get lost or come late; the disk of one
+that comes fails. All other faults are those of every run.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ from ringlog.kernel.commands.keyspaces import CreateKeyspace
 from ringlog.kernel.commands.schema import CreateTable
 from ringlog.kernel.state import ClusterState, in_order
 from ringlog.kernel.values import CdcOptions, Command, Micros
+from ringlog.kernel.zones.distribution import is_alive
 from ringlog.kernel.zones.model import STRONG
 from ringlog.operator.replication import in_zone
 from ringlog.protocol.rebalancer_core import ROLE
+from ringlog.protocol.zone_groups import before, coming
 from ringlog.runtime.draw import draw_uuid
 from ringlog.sim.chance import Chance
 from ringlog.sim.moments import HERE
@@ -40,11 +42,14 @@ KINDS: Final = (
 
 KEYSPACE: Final = "in_zone"
 PLACE: Final = "Place"
+ROWS_FAIL_IN: Final = 0.6
+"""In how many of the runs the disk of a node fails that comes."""
 PLACES: Final = 0.5
 """How many of the runs have a keyspace that a zone places."""
 
 
 BURST: Final = "Burst"
+ROWS_FAIL: Final = "RowsFail"
 STEPS: Final = (
     "TriggerRebalance",
     "MigrateTablets",
@@ -56,6 +61,8 @@ STEPS: Final = (
     "RestartReplicas",
 )
 """The entries that lead data on: at each of them a node may die."""
+SELDOM: Final = ("MigrateTablets", "CancelRebalance", "FinishCancel", "RestartReplicas")
+"""Those of which a run has few."""
 
 
 def placing(chance: Chance, nodes: list[str], applications: tuple[str, ...]) -> list[Drawn]:
@@ -76,7 +83,8 @@ def placing(chance: Chance, nodes: list[str], applications: tuple[str, ...]) -> 
     drawn += [(chance.between(600, 7_000) * MS, "zone", (BURST,)) for _ in range(5)]
     for _ in range(3):
         name, long, nth = chance.pick(nodes), chance.between(300, 2_500), chance.between(1, 6)
-        drawn.append(when(chance.pick(STEPS), "crash", name, long, nth=nth))
+        step = chance.pick(STEPS)
+        drawn.append(when(step, "crash", name, long, nth=1 if step in SELDOM else nth))
     return drawn
 
 
@@ -106,7 +114,18 @@ def rebalancing(chance: Chance, nodes: list[str], agents: tuple[str, ...]) -> li
         drawn.append(when("TriggerRebalance", "zone", "CancelRebalance", nth=nth, delay=delay))
     for _ in range(chance.between(1, 4)):
         drawn += _befalls(chance, nodes, agents)
+    if chance.happens(ROWS_FAIL_IN):
+        drawn.append(
+            when("TriggerRebalance", "zone", ROWS_FAIL, nth=chance.between(1, 4), delay=chance.pick([0, 20, 200]))
+        )
     return drawn
+
+
+def whose_rows_fail(state: ClusterState, chance: Chance) -> str:
+    """A node that comes with a step that has a way back; empty if there is none."""
+    steps = [one for _, one in in_order(state.zone_partitions) if one.pending and one.cancel is None and before(one)]
+    found = sorted({node for one in steps for node in coming(one) if is_alive(state, node)})
+    return chance.pick(found) if found else ""
 
 
 def _befalls(chance: Chance, nodes: list[str], agents: tuple[str, ...]) -> list[Drawn]:

@@ -5,16 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from ringlog.kernel.commands.rebalances import TriggerRebalance
+from ringlog.kernel.decide import decide
 from ringlog.kernel.operations.gates import REPORTED_STAGES, gaining_nodes, gate
 from ringlog.kernel.operations.stages import REQUESTED
+from ringlog.kernel.outcome import EntryContext, Rejected
 from ringlog.kernel.state import ClusterState, Operation, in_order
 from ringlog.kernel.tablets.stages import nodes_of
 from ringlog.kernel.tablets.track import is_draining, transitions
 from ringlog.kernel.zones.distribution import is_alive
 from ringlog.kernel.zones.model import ZonePartition
+from ringlog.kernel.zones.resets import has_quorum
 from ringlog.protocol import zone_waits
-from ringlog.protocol.zone_groups import Words
+from ringlog.protocol.zone_groups import Words, before, failed
 from ringlog.protocol.zone_waits import ZoneWait, waits_of
+
+BEHIND, NOBODY = "moves_limit", "no_data_nodes"
+"""What the kernel says of a trigger that others are ahead of, and of one that leads nowhere: no more are to be made."""
 
 if TYPE_CHECKING:
     from ringlog.sim.actors.node import SimNode
@@ -67,6 +74,8 @@ def unended_zones(state: ClusterState, words: Words, nodes: Mapping[str, SimNode
         for wait in waits:
             if _has_to_come(state, one, wait, runs, stands):
                 found.append(f"partition {key} waits for {wait}")
+        if one.pending and one.cancel is None and before(one) and (broken := failed(one, words)):
+            found.append(f"partition {key} waits for {broken}, whose replicas have failed")
     return found
 
 
@@ -82,5 +91,27 @@ def _has_to_come(state: ClusterState, one: ZonePartition, wait: ZoneWait, runs: 
             return not wait.is_stuck and runs.issuperset(alive)
         case zone_waits.STEP:
             return True
+        case zone_waits.TRIGGER:
+            return _refused(state, TriggerRebalance(one.zone, state.zones[one.zone].changed, (one.number,))) != BEHIND
+        case zone_waits.PLACE:
+            return _refused(state, TriggerRebalance(one.zone, state.zones[one.zone].changed, (one.number,))) != NOBODY
+        case zone_waits.GONE:
+            return _left_later(state, one)
         case _:
             return False
+
+
+def _left_later(state: ClusterState, one: ZonePartition) -> bool:
+    """True if a partition has a node that left after it last acted on something, and may be triggered; else it was
+    turned back to that node.
+    """
+    cause = state.changed.get("nodes", 0)
+    if one.change >= cause or not has_quorum(state, state.zones[one.zone], one):
+        return False
+    return _refused(state, TriggerRebalance(one.zone, cause, (one.number,))) not in (BEHIND, NOBODY)
+
+
+def _refused(state: ClusterState, command: TriggerRebalance) -> str:
+    """The code with which the kernel refuses it now; empty if it does not."""
+    found = decide(state, command, EntryContext(state.epoch + 1, "", state.time))
+    return found.code if isinstance(found, Rejected) else ""

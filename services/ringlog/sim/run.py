@@ -140,10 +140,10 @@ class Run:
         roles = {worker.role for worker in workers_of(script)}
         self.sim.shared["balances"] = "balancer" in roles
         self.sim.shared["rebalances"] = "rebalancer" in roles
-        self.sim.shared["replicas"] = set()
         asked = {action.what for action in script.actions}
         self.sim.shared["keeps_rows"], self.sim.shared["asks"] = "keep_rows" in asked, "ask_peers" in asked
         self.sim.shared["mutations_begin"] = {}
+        self.sim.shared["rows_failed"] = self._rows_failed
         self.sim.shared[WRITTEN] = []
         self.sim.log_ends.looked_after = "snapshot" in asked
         self.sim.log_ends.files = {} if "archive" in asked else None
@@ -250,6 +250,12 @@ class Run:
 
     def _happen(self, number: int, what: str, arguments: tuple[Any, ...]) -> None:
         perform(self, Action(number, self.world.now, what, arguments))
+
+    def _rows_failed(self, name: str) -> None:
+        """A node has ended since its disk failed: it is lost, or begins without rows."""
+        lost = not self.faults.calm and Chance(self.world.seed, f"rows failed/{name}").happens(0.5)
+        what, arguments = ("lost", (name,)) if lost else ("crash", (name, 1_000))
+        perform(self, Action(-1, self.world.now, what, arguments))
 
     def close(self) -> None:
         """Let go of everything at the end. Thousands of objects know each other: without this they would wait for the

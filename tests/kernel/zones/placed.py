@@ -11,14 +11,14 @@ from ringlog.kernel.commands.zones import CreateZone
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import CdcOptions, Column, Command, Replication, TabletOptions, Witness
 from ringlog.kernel.zones.distribution import is_alive
-from ringlog.node.protocol.groups import Member, NoRows
+from ringlog.node.protocol.groups import Member
 from ringlog.operator.replication import in_zone
 from ringlog.protocol.rebalancer_core import RebalancerView, propose
 from ringlog.protocol.tablet_steps import tablet_reports, tablet_steps
 from ringlog.protocol.zone_groups import SESSIONS, Words
 from tests.kernel.entries import founded, uuid
 from tests.kernel.tablets.lives import normal
-from tests.kernel.zones.scenes import done, ids, letter, tried
+from tests.kernel.zones.scenes import NoRows, done, ids, letter, tried
 
 TABLE = "ks.t"
 

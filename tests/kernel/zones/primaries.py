@@ -18,9 +18,10 @@ from dataclasses import dataclass, replace
 from ringlog.kernel.values import StreamReport
 from ringlog.kernel.zones.model import ZonePartition, ZoneRevisions, ZoneStep
 from ringlog.kernel.zones.rebalance import ALREADY_NEW, ROLLED_BACK, cancel_finished, cancelled, switched, triggered
-from ringlog.node.protocol.groups import Member, NoRows
+from ringlog.node.protocol.groups import Member
 from ringlog.protocol.tablet_steps import NOTHING
 from ringlog.protocol.zone_groups import HAS, Words, awaited, coming, not_returned, session
+from tests.kernel.zones.scenes import NoRows
 
 RULES = {
     "before": "a step counts only when a majority of the voters before it has it",

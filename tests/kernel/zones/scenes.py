@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
@@ -22,7 +23,27 @@ from ringlog.kernel.outcome import OutcomeKind
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Command
 from ringlog.kernel.zones.model import ZonePartition, ZoneStep, partition_key
+from ringlog.node.protocol.followers import Step
 from tests.kernel.entries import applied, entry, founded, node
+
+
+class NoRows:
+    """Replicas without data, for tests of what a node says by theirs: they follow as soon as they are asked."""
+
+    def follows(self, partition: ZonePartition) -> bool:
+        """At once."""
+        return True
+
+    def failure(self) -> int | None:
+        """None."""
+        return None
+
+    def log(self, partition: ZonePartition) -> int:
+        """Of nothing."""
+        return 0
+
+    def only(self, steps: Collection[Step]) -> None:
+        """Nothing runs."""
 
 
 def letter(name: str, **changes: Any) -> RegisterNode:

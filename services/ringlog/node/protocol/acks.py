@@ -6,11 +6,15 @@ newest by then.
 However much there is to say, one record takes it, or no gate would pass for the node any more: at most ``WORDS_MAX``
 reports, those of rows before those of zones, and ``TOLD_MAX`` streams that were tried in vain, those tried most often.
 What is left out follows as these come to an end.
+
+A node whose disk fails says so in a last acknowledgement: the epoch is that of the one before, since nothing new lasts,
+and the only words are those of replicas that have failed.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from ringlog.kernel.history import state_id_at
@@ -18,7 +22,8 @@ from ringlog.kernel.settings import setting
 from ringlog.kernel.values import Epoch, Micros, OperationId, StreamReport
 from ringlog.node.due import Due, Words
 from ringlog.node.holder import Holder
-from ringlog.node.protocol.groups import WORDS_MAX, GroupReplicas, Member
+from ringlog.node.protocol.followers import Followers
+from ringlog.node.protocol.groups import WORDS_MAX, Member
 from ringlog.node.tries import Tries, news_of
 from ringlog.protocol.effects import At, Now, Steps, WallClock
 from ringlog.wire.records import FailedTries, NodeAck
@@ -41,11 +46,18 @@ class News:
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """Have on the disk that this epoch is acknowledged; a lower one than is there changes nothing."""
+    """Have the rows on the disk, and that this epoch is acknowledged; a lower one than is there changes nothing.
+    Outcome: whether it is there. If not, the replicas have failed.
+    """
 
     cluster_id: str
     epoch: Epoch
     state_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class TopicEnds:
+    """Ask where the partitions of the mutations topic end. Outcome: these offsets (Mapping), None without an answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,19 +81,25 @@ class AcknowledgementDraft:
 
 
 def acknowledge(
-    holder: Holder, registers: RegisterSide, tries: Tries, incarnation: str, replicas: GroupReplicas
+    holder: Holder, registers: RegisterSide, tries: Tries, incarnation: str, replicas: Followers
 ) -> Steps[None]:
-    """Acknowledge what is due, for ever, as this incarnation of the node."""
-    due, member = Due(holder.node), Member(holder.node, replicas)
+    """Acknowledge what is due, as this incarnation of the node, until its replicas fail."""
+    due, member, last = Due(holder.node), Member(holder.node, replicas), None
     while True:
         yield News()
-        while holder.caught_up:
+        while holder.caught_up and replicas.failure() is None:
             now = yield Now()
             draft = _drafted(holder, registers, tries, member, due, now)
+            if steps := replicas.asked():
+                ends: Mapping[int, int] | None = yield TopicEnds()
+                if ends is not None:
+                    replicas.begin(steps, ends)
+                    continue
             if draft is None:
                 break
             keep = draft.keep
-            yield keep
+            if not (yield keep):
+                break
             at = yield WallClock()
             ack = NodeAck(
                 keep.cluster_id,
@@ -98,6 +116,14 @@ def acknowledge(
             yield At("acknowledging")
             if (yield PublishAcknowledgement(ack)):
                 due.sent(keep.epoch, draft.words, now)
+                last = ack
+        if replicas.failure() is not None:
+            break
+    with holder.lock:
+        words = member.words(holder.state, 0)
+    if last is not None:
+        at = yield WallClock()
+        yield PublishAcknowledgement(replace(last, reports=words, rows=0, at=at, tries=()))
 
 
 def _drafted(

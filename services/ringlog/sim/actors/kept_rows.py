@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ringlog.node.errors import RowsDamaged
 from ringlog.node.memory_rows import MemoryRows
-from ringlog.node.store import RowsMark, RowStore
+from ringlog.node.store import RowsMark
 from ringlog.sim.chance import Chance
 from ringlog.sim.world import PowerCut, SimHost, SimWorld
 
@@ -19,7 +20,19 @@ if TYPE_CHECKING:
 ROWS, MARK = "rows", "mark of rows"
 
 
-class SimRows(MemoryRows):
+class FailingRows(MemoryRows):
+    """Rows on a disk that refuses every commit once it ``fails``."""
+
+    fails = False
+
+    def commit(self, mark: RowsMark, sync: bool = False) -> None:
+        """As the port says."""
+        if self.fails:
+            raise RowsDamaged("the simulated disk refuses to write")
+        super().commit(mark, sync)
+
+
+class SimRows(FailingRows):
     """Rows on the disk of ``host``: a power cut in a commit leaves it, or leaves nothing of it."""
 
     def __init__(self, world: SimWorld, host: SimHost) -> None:
@@ -40,10 +53,10 @@ class SimRows(MemoryRows):
             self.synced()
 
 
-def rows_of(sim: Simulation, host: SimHost, life: int) -> RowStore:
+def rows_of(sim: Simulation, host: SimHost, life: int) -> FailingRows:
     """The rows with which a node begins a life."""
     if not sim.shared["keeps_rows"]:
-        return MemoryRows()
+        return FailingRows()
     found: SimRows | None = host.disk.get(ROWS)
     if found is None:
         found = host.disk[ROWS] = SimRows(sim.world, host)

@@ -12,9 +12,10 @@ from ringlog.kernel.commands.nodes import DeclareDown, RegisterNode
 from ringlog.kernel.commands.verdicts import SettleVerdicts
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Epoch, Micros
-from ringlog.node.errors import NodeFailed
+from ringlog.node.errors import NodeFailed, RowsDamaged
 from ringlog.node.holder import Holder, NotReady, NotServed, RowFetch, Snapshot
-from ringlog.node.protocol.acks import Keep, News, PublishAcknowledgement, acknowledge
+from ringlog.node.protocol.acks import Keep, News, PublishAcknowledgement, TopicEnds, acknowledge
+from ringlog.node.protocol.followers import Followers
 from ringlog.node.protocol.joining import After, Answered
 from ringlog.node.protocol.life import (
     PEERS,
@@ -44,10 +45,9 @@ from ringlog.node.tries import Tries
 from ringlog.protocol.effects import Steps
 from ringlog.protocol.load_reports import Amounts
 from ringlog.protocol.submission import AskFor, NoAnswer, insist
-from ringlog.sim.actors.kept_rows import rows_of
+from ringlog.sim.actors.kept_rows import ROWS, FailingRows, rows_of
 from ringlog.sim.actors.peers import SimPeers
 from ringlog.sim.actors.registers import SimRegisters, streaming
-from ringlog.sim.actors.replicas import SimReplicas
 from ringlog.sim.broker import ACKS, LOAD, MUTATIONS, SimRecord, SimTail
 from ringlog.sim.chance import Chance
 from ringlog.sim.client import SimClient
@@ -65,6 +65,7 @@ RETRY_US: Micros = 300 * MS
 SUBMIT_US: Micros = 6 * SECOND
 LOOK_US: Micros = 2 * SECOND
 LATER = Rest(LOOK_US)
+LAST_WORD_US: Micros = SECOND
 LOADS_US: Micros = 2 * SECOND
 LAGS_US: tuple[Micros, ...] = (0, 0, 30 * MS, 300 * MS, 1_500 * MS)
 
@@ -121,6 +122,7 @@ class SimNode:
         self.tokens = tokens
         self.name = registration.name
         self.holder: Holder = SimHolder(sim, registration.id)
+        self.rows = FailingRows()
         self.registers = SimRegisters(sim, host, registration.id)
         self.peers: SimPeers | None = None
         self.lie = ""
@@ -135,7 +137,8 @@ class SimNode:
     def start(self) -> None:
         """Begin a life on the host, which is up."""
         self.lives += 1
-        self.holder = SimHolder(self.sim, self.registration.id, rows_of(self.sim, self.host, self.lives))
+        self.rows = rows_of(self.sim, self.host, self.lives)
+        self.holder = SimHolder(self.sim, self.registration.id, self.rows)
         self._replica = SimReplica(self.sim, self.host, f"{self.name}/{self.lives}", alone=self.lives == 2)
         self._client = SimClient(self.sim, self.host, f"{self.name}/{self.lives}", self._replica)
         self._inbox: list[Tailed] = []
@@ -144,12 +147,13 @@ class SimNode:
         self.tries = Tries()
         for check in self.sim.on_began:
             check.began(self.registration.id)
-        replicas = SimReplicas(self.sim, self.host, self.registration.id, self._ack_signal)
+        self._failure: RowsDamaged | None = None
+        replicas = self._replicas = Followers(self.holder)
         acks = acknowledge(self.holder, self.registers, self.tries, incarnation(self.lives, self.name), replicas)
         wish = self._wish if self.tokens else None
         peers = self.peers = SimPeers(self.sim, self.registration.id, self._replica, lambda: self.lie)
         life = live(self.registration, self.holder, self._client.draw, acks, peers.steps(self._client.draw), wish)
-        self.sim.world.spawn(self.host, f"{self.name}.main", self._perform(life), self._over)
+        self.sim.world.spawn(self.host, f"{self.name}.main", self._lives(life), self._over)
 
     @property
     def own_epoch(self) -> Epoch:
@@ -162,6 +166,10 @@ class SimNode:
         for tail in self._tails:
             tail.lag = lag
 
+    def fail_rows(self) -> None:
+        """From now on the disk takes no rows any more."""
+        self.rows.fails = self.host.up and self.holder.caught_up
+
     def lose(self) -> None:
         """The disk is gone, and with it all that this node was."""
         self.lives, self.is_lost = 0, True
@@ -169,6 +177,21 @@ class SimNode:
 
     def _over(self, why: str) -> None:
         self.sim.broken("node_ended", f"{self.name} ended: {why}")
+
+    def _lives(self, life: Steps[None]) -> Step:
+        """Perform the steps of a life. If the disk fails the node says so, and ends: its rows are deleted and it begins
+        again, or it never comes back.
+        """
+        try:
+            yield from self._perform(life)
+        except RowsDamaged as damaged:
+            self._replicas.fail(damaged.code)
+            self._ack_signal.fire()
+            yield LAST_WORD_US
+            self.host.disk.pop(ROWS, None)
+            self.sim.did["rows", "failed"] += 1
+            self.sim.world.on(None, 0, lambda _: self.sim.shared["rows_failed"](self.name))
+            yield Signal()
 
     # ----------------------------------------------------------------------------------------------- start
 
@@ -228,6 +251,7 @@ class SimNode:
             Take: self._take,
             News: self._await_news,
             PublishAcknowledgement: self._publish,
+            TopicEnds: self._topic_ends,
             Rest: _rest,
             AskFor: self._ask,
             After: lambda _: _rest(LATER),
@@ -251,6 +275,8 @@ class SimNode:
         if not self._inbox and self._replica.state is self.holder.state:
             yield self._replica.changed, LOOK_US
         yield self._chance.below(self._slowness) + 1
+        if self._failure is not None:
+            raise self._failure
         taken, self._inbox = self._inbox, []
         if taken:
             taken += [Tailed(tail.partition.number, tail.position, None) for tail in self._tails]
@@ -286,9 +312,24 @@ class SimNode:
     def _await_news(self, _: News) -> Step:
         yield self._ack_signal
 
-    def _keep(self, keep: Keep) -> None:
-        self.holder.commit(sync=True)
+    def _keep(self, keep: Keep) -> bool:
+        try:
+            self.holder.commit(sync=True)
+        except RowsDamaged as damaged:
+            self._failure = damaged
+            self._replicas.fail(damaged.code)
+            return False
         self.sim.world.store(self.host, "acknowledged", max(keep.epoch, self._acknowledged()))
+        return True
+
+    def _topic_ends(self, _: TopicEnds) -> Step:
+        sim, ends = self.sim, {}
+        for partition in range(len(sim.broker.topics[MUTATIONS])):
+            try:
+                ends[partition] = yield from sim.broker.end(self.host, MUTATIONS, partition)
+            except Unanswered:
+                return None
+        return ends
 
     def _publish(self, publish: PublishAcknowledgement) -> Step:
         ack = publish.ack

@@ -7,8 +7,11 @@ before the step, those after it, and whom it takes for the primary, the first vo
 *confirmed* if majorities of both name it. After each event at most one knowledge of a partition has a confirmed
 primary, between two resets: who resets gives up those who are cut off.
 
-*Steps.* What is recorded as applied is true: each node that comes has a replica that runs, and a majority of the voters
-before it has the step on its disk. What is recorded as undone: a majority of them has seen the cancel. What is recorded
+*Replicas.* Who says that it has a step has on its disk all mutations that were appended before the step was decided.
+Whose disk fails says so of the steps that it comes with, and nothing else.
+
+*Steps.* What is recorded as applied is true: each node that comes has said so, and a majority of the voters before it
+has the step on its disk. What is recorded as undone: a majority of them has seen the cancel. What is recorded
 once is never undone.
 
 *Wishes.* What a trigger asked for becomes stable, or something takes its place: another trigger, a reset, a cancel, the
@@ -34,6 +37,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ringlog.client.plans import Level
 from ringlog.kernel.commands.rebalances import (
     CancelRebalance,
     FinishCancel,
@@ -46,7 +50,9 @@ from ringlog.kernel.commands.tablets import MigrateTablets, TabletMigration
 from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, UnreadableEntry
 from ringlog.kernel.state import ClusterState, Node, in_order
 from ringlog.kernel.zones.model import HIGH_AVAILABILITY, NEVER, ZonePartition
+from ringlog.sim.broker import CDC, MUTATIONS
 from ringlog.sim.checks.base import Check
+from ringlog.wire.cells import Key
 from ringlog.wire.records import NodeAck
 
 if TYPE_CHECKING:
@@ -98,6 +104,8 @@ class ZonesCheck(Check):
         self._wishes: dict[str, Group] = {}
         self._turned_back: set[str] = set()
         self._restarts: dict[str, Restart] = {}
+        self._begins: dict[int, list[int]] = {}
+        self._has: set[tuple[str, str, int]] = set()
 
     # ------------------------------------------------------------------------------------------- primaries
 
@@ -124,6 +132,29 @@ class ZonesCheck(Check):
     def acked(self, ack: NodeAck) -> None:
         """Its epoch is on the disk."""
         self._kept[ack.node] = max(self._kept.get(ack.node, 0), ack.applied)
+        for report in ack.reports:
+            if report.operation.startswith("zone/"):
+                key, _, revision = report.operation.removeprefix("zone/").partition("@")
+                number, _, word = revision.partition("/")
+                self.sim.did["zone word", word] += 1
+                if word == "has":
+                    self._follows(ack.node, key, int(number), report.rows)
+        node = self._node(ack.node)
+        if node.rows.fails:
+            said = {report.operation for report in ack.reports}
+            steps = ((key, one) for key, one in node.holder.state.zone_partitions.items() if one.pending)
+            wanted = {f"zone/{key}@{one.revisions.pending}/failed" for key, one in steps if _comes(ack.node, one)}
+            if said != wanted:
+                self._broken("zone_failed", f"the disk of {ack.node} fails, and it says {said}, not {wanted}")
+
+    def _follows(self, node: str, key: str, revision: int, length: int) -> None:
+        """What it says that it has is on its disk."""
+        rows, begun = self._node(node).rows, self._begins[revision]
+        there = [rows.safe.positions.get(number, 0) for number in range(len(begun))]
+        if any(has < end for has, end in zip(there, begun, strict=True)) or length > sum(there):
+            detail = f"{node} follows the step of {revision} and has {length}: {there} of what was {begun}"
+            self._broken("zone_follows", f"{key}: {detail}")
+        self._has.add((node, key, revision))
 
     def _knowledge(self, key: str, one: ZonePartition, state: ClusterState) -> Knowledge | None:
         begun = self._begun.get(key, [])
@@ -161,6 +192,8 @@ class ZonesCheck(Check):
         if outcome.kind is not OutcomeKind.APPLIED or not isinstance(item, Entry):
             return
         command = item.command
+        if before.zone_partitions is not after.zone_partitions:
+            self._begins[after.epoch] = [partition.high for partition in self.sim.broker.topics[MUTATIONS]]
         if isinstance(command, MigrateTablets):
             for one in command.migrations:
                 self._moves(one, before)
@@ -214,7 +247,7 @@ class ZonesCheck(Check):
         behind = () if one.cancel is not None else one.pending[-1].nodes
         self._data(key, before, set(step.nodes), set(step.nodes).union(behind))
         for node in set(step.nodes) - set(() if old is None else old.nodes):
-            if (node, key, revision) not in self.sim.shared["replicas"]:
+            if (node, key, revision) not in self._has:
                 self._broken("zone_gate", f"{key} went to {step}, and {node} has no replica")
         for peers in (() if old is None else old.peers), step.peers:
             having = [node for node in peers if self._kept.get(node, 0) >= revision]
@@ -282,7 +315,7 @@ class ZonesCheck(Check):
         back = found.nodes.intersection(now.stable.nodes)
         if now.reduce or now.append or (found.was is not None and now.stable.nodes != found.was):
             self._broken("zone_restart", f"{key} rests after its restart of {found}: {now}")
-        begun = {node for node, of, revision in self.sim.shared["replicas"] if of == key and revision > found.epoch}
+        begun = {node for node, of, revision in self._has if of == key and revision > found.epoch}
         for name, tablets in in_order(state.tablets):
             if state.keyspaces[name.partition(".")[0]].replication.zone == now.zone:
                 begun -= {one.node for one in tablets.replicas(now.number) if one.since <= found.epoch}
@@ -315,12 +348,23 @@ class ZonesCheck(Check):
                 if tablet.transition is not None or not least <= there <= most:
                     self._broken("zone_data", f"{key} goes on, and {name}/{number} is on {sorted(there)}: {tablet}")
 
+    def found(self, key: Key, timestamp: int | None, level: Level) -> None:
+        """Counts what registers of a zone's table are good for: reads that found something."""
+        self.sim.did["zone data", "registers"] += timestamp is not None and self._is_placed(key.keyspace)
+
+    def _is_placed(self, space: str) -> bool:
+        found = self.sim.log.state.keyspaces.get(space.partition(".")[0])
+        return found is not None and found.replication.zone != ""
+
     # --------------------------------------------------------------------------------------------- at rest
 
     def quiet(self) -> None:
-        """Data nodes are those that they should be."""
+        """Data nodes are those that they should be. Counts the CDC rows of zones' tables."""
         if not self.sim.shared["rebalances"]:
             return
+        for partition in self.sim.broker.topics[CDC]:
+            placed = sum(self._is_placed(record.value.keyspace) for record in partition.records[: partition.visible])
+            self.sim.did["zone data", "cdc rows"] += placed
         for detail in _data_nodes(self.sim.log.state):
             self._broken("data_nodes", detail)
 
@@ -330,6 +374,12 @@ class ZonesCheck(Check):
 
     def _broken(self, rule: str, detail: str) -> None:
         self.sim.broken(rule, detail)
+
+
+def _comes(node: str, one: ZonePartition) -> bool:
+    step = one.pending[0]
+    old = () if one.reached is None or step.forced else one.reached.nodes
+    return one.cancel is None and node in step.nodes and node not in old
 
 
 def _is_alive(node: Node) -> bool:

@@ -279,7 +279,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "ack_before_disk",
         ACKS,
-        "            yield keep\n",
+        "            if not (yield keep):\n                break\n",
         "",
         "an acknowledgement is not kept over a restart",
         10,

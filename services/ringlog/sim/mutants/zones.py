@@ -7,7 +7,7 @@ from ringlog.sim.rebalancing import PROFILE as ZONES
 
 GROUPS, AGENT, CORE = "ringlog.protocol.zone_groups", "ringlog.protocol.rebalancer", "ringlog.protocol.rebalancer_core"
 MEMBERS, RULES, TIMERS = "ringlog.node.protocol.groups", "ringlog.kernel.zones.rebalance", "ringlog.protocol.data_nodes"
-DATA = "ringlog.kernel.zones.data"
+DATA, FOLLOWERS = "ringlog.kernel.zones.data", "ringlog.node.protocol.followers"
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
@@ -29,19 +29,55 @@ MUTANTS: tuple[Mutant, ...] = (
         ZONES,
     ),
     Mutant(
-        "zone_replica_does_not_run",
+        "zone_replica_does_not_follow",
         MEMBERS,
-        " or (comes and not self._replicas.runs(one)):\n",
-        ":\n",
-        "a node that comes says that it has the step before its replica runs",
+        " and self._replicas.follows(one) else",
+        " else",
+        "a node says that it has the step, wherever its replica is",
+        60,
+        ZONES,
+    ),
+    Mutant(
+        "zone_voter_behind",
+        FOLLOWERS,
+        "            return all(self._holder.positions.get(number, 0) >= end for number, end in begun.items())\n",
+        "            return bool(begun)\n",
+        "a voter counts before it has what its group had when the step began",
+        60,
+        ZONES,
+    ),
+    Mutant(
+        "zone_begins_with_another",
+        FOLLOWERS,
+        "            begun = self._begun.get(step)\n",
+        "            begun = self._begun.get(step) or next(iter(self._begun.values()), None)\n",
+        "a step begins where an earlier one began",
+        60,
+        ZONES,
+    ),
+    Mutant(
+        "zone_position_before_the_disk",
+        "ringlog.node.holder",
+        "dict(self.positions)), sync)",
+        "dict(self.positions)), sync and self.store.mark.epoch == state.epoch)",
+        "a node says how far it is before that is synced",
+        60,
+        ZONES,
+    ),
+    Mutant(
+        "zone_fails_in_silence",
+        MEMBERS,
+        "                if one.pending and one.cancel is None and self._node in coming(one):\n",
+        "                if one.pending and one.cancel is None and not one.pending:\n",
+        "a node whose disk fails says nothing of the steps that it comes with",
         60,
         ZONES,
     ),
     Mutant(
         "zone_word_before_the_disk",
         MEMBERS,
-        "        if one.revisions.pending > epoch or ",
-        "        if ",
+        "        return HAS if one.revisions.pending <= epoch and ",
+        "        return HAS if ",
         "a node says that it has a step, and crashes before that is on its disk",
         60,
         ZONES,
@@ -79,7 +115,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "    elif broken := failed(partition, known.words):\n",
         "    elif (broken := failed(partition, known.words)) and not partition.pending:\n",
         "a replica that can never follow a step is waited for",
-        60,
+        200,
         ZONES,
     ),
     Mutant(
@@ -133,7 +169,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "    back = ((set(before.append) | off) - (nodes - were)) & wanted\n",
         "    back = set[str]() & wanted\n",
         "nodes whose replicas are made anew are taken out for good",
-        60,
+        150,
         ZONES,
     ),
     Mutant(
@@ -148,10 +184,10 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "zone_rests_whoever_dies",
         "ringlog.protocol.zone_rest",
-        "    known = before.zones if _same(before.under, under) else {}\n",
-        "    known = before.zones\n",
+        "    others = _other_nodes(before.under[0], state.nodes)\n",
+        "    others = frozenset[NodeId]()\n",
         "zones that were at rest are not looked at when a node dies, or comes back",
-        60,
+        200,
         ZONES,
     ),
 )

@@ -1,0 +1,423 @@
+"""What every replica of a partition promises, on rows in a file and on those of the simulator: starting, catching up,
+falling behind, starting again where its rows end, failing, stopping. Each node is the one that ships, but for its
+broker: the topic is a number for each partition.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from ringlog.kernel.commands.rebalances import FinishCancel
+from ringlog.kernel.commands.zones import AlterZone
+from ringlog.kernel.state import ClusterState
+from ringlog.kernel.zones.model import ZonePartition
+from ringlog.kernel.zones.rebalance import ROLLED_BACK
+from ringlog.node.disk_rows import ROWS, DiskRows
+from ringlog.node.errors import RowsDamaged
+from ringlog.node.holder import Holder
+from ringlog.node.protocol.acks import Keep, News, PublishAcknowledgement, TopicEnds, acknowledge
+from ringlog.node.protocol.followers import Followers
+from ringlog.node.store import RowStore
+from ringlog.node.tries import Tries
+from ringlog.protocol.effects import Now, Steps, WallClock
+from ringlog.protocol.zone_groups import CAUSES, FAILED, HAS, RETURNED, awaited, before, causes, session, words_of
+from ringlog.sim.actors.kept_rows import SimRows
+from ringlog.sim.world import SimWorld
+from ringlog.wire.records import NodeAck
+from tests.kernel.zones.scenes import cancel, done, ids, partition, switch, trigger, with_zone
+
+PARTITIONS = 2
+
+
+class OnDisk:
+    """Rows in a file of a temporary folder."""
+
+    def __init__(self, folder: Path, node: str) -> None:
+        self._folder, self._node, self._copies = folder / node, node, 0
+        self._folder.mkdir()
+        self.rows = DiskRows(self._folder / ROWS, node)
+
+    def durable(self) -> dict[int, int]:
+        """The positions that a copy of the folder has."""
+        self._copies += 1
+        copied = shutil.copytree(self._folder, self._folder.with_suffix(f".{self._copies}"))
+        store = DiskRows(copied / ROWS, self._node)
+        store.close()
+        return dict(store.mark.positions)
+
+    def restart(self) -> RowStore:
+        self.rows.close()
+        self.rows = DiskRows(self._folder / ROWS, self._node)
+        return self.rows
+
+    def fail(self) -> None:
+        self.rows._db.execute("PRAGMA query_only = ON")
+
+
+class Simulated:
+    """Rows on a simulated disk, which loses in a restart all that was not synced."""
+
+    def __init__(self, _: Path, node: str) -> None:
+        world = SimWorld(7)
+        host = world.host(node)
+        world.boot(host)
+        self.rows = SimRows(world, host)
+
+    def durable(self) -> dict[int, int]:
+        return dict(self.rows.safe.positions)
+
+    def restart(self) -> RowStore:
+        self.rows.crash(self.rows.unsynced)
+        self.rows.fails = False
+        return self.rows
+
+    def fail(self) -> None:
+        self.rows.fails = True
+
+
+Disk = OnDisk | Simulated
+
+
+class Topic:
+    """The mutations: how many there are in each partition."""
+
+    def __init__(self) -> None:
+        self.ends = dict.fromkeys(range(PARTITIONS), 0)
+        self.answers = True
+
+    def append(self, count: int, number: int = 0) -> None:
+        self.ends[number] += count
+
+
+class Here:
+    """Registers that hold up nothing."""
+
+    def acknowledgeable(self) -> int:
+        return 10**9
+
+    def received(self, operation: str) -> bool:
+        return bool(operation)
+
+
+class GroupNode:
+    """A node by letter. ``acks``: what it has published."""
+
+    def __init__(self, letter: str, disk: Disk, topic: Topic) -> None:
+        (self.node,) = ids(letter)
+        self.disk, self.topic = disk, topic
+        self.acks: list[NodeAck] = []
+        self.clock, self.lives = 0, 0
+        self.is_over = False
+        self.start()
+
+    def start(self) -> None:
+        """Begin a life with the rows that are there."""
+        self.lives += 1
+        self.holder = Holder(self.node, self.disk.restart() if self.lives > 1 else self.disk.rows)
+        self.holder.caught_up = True
+        self.replicas = Followers(self.holder)
+        self.steps: Steps[None] = acknowledge(self.holder, Here(), Tries(), str(self.lives), self.replicas)
+        self.effect: object = next(self.steps)
+
+    def adopt(self, state: ClusterState) -> None:
+        self.holder.adopt(state)
+        self.speak()
+
+    def read(self, count: int, number: int = 0) -> None:
+        """Judge that many more records of a partition of the topic."""
+        at = self.holder.positions.get(number, 0)
+        self.holder.passed(number, min(at + count, self.topic.ends[number]))
+
+    def read_all(self) -> None:
+        for number, end in self.topic.ends.items():
+            self.holder.passed(number, end)
+        self.speak()
+
+    def speak(self) -> None:
+        """Perform what there is to acknowledge."""
+        assert isinstance(self.effect, News)
+        try:
+            effect: object = next(self.steps)
+            while not isinstance(effect, News):
+                effect = self.steps.send(self._perform(effect))
+            self.effect = effect
+        except StopIteration:
+            self.is_over = True
+
+    def _perform(self, effect: object) -> Any:
+        match effect:
+            case Now() | WallClock():
+                self.clock += 10_000_000  # whatever is new is due
+                return self.clock
+            case TopicEnds():
+                return dict(self.topic.ends) if self.topic.answers else None
+            case Keep():
+                try:
+                    self.holder.commit(sync=True)
+                except RowsDamaged as damaged:
+                    self.replicas.fail(damaged.code)
+                    return False
+                return True
+            case PublishAcknowledgement():
+                self._check(effect.ack)
+                self.acks.append(effect.ack)
+                return True
+        return None
+
+    def _check(self, ack: NodeAck) -> None:
+        """Nothing is claimed that is not on the disk."""
+        has = [one for one in ack.reports if one.operation.endswith(HAS)]
+        if has:
+            assert max(one.rows for one in has) <= sum(self.disk.durable().values())
+
+    def said(self, one: ZonePartition) -> str:
+        """The last word on what is pending."""
+        found = [report.operation for report in (self.acks[-1].reports if self.acks else ())]
+        words = [word for word in (HAS, RETURNED, FAILED) if session(one, word) in found]
+        assert len(words) <= 1
+        return words[0] if words else ""
+
+
+Make = Callable[[str], GroupNode]
+
+
+@pytest.fixture(params=[OnDisk, Simulated])
+def topic(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Topic, Make]]:
+    """A topic, and what makes a node that reads it."""
+    made, nodes = Topic(), list[GroupNode]()
+
+    def make(letter: str) -> GroupNode:
+        nodes.append(GroupNode(letter, request.param(tmp_path, ids(letter)[0]), made))
+        return nodes[-1]
+
+    yield made, make
+    for node in nodes:
+        node.disk.rows.close()
+
+
+def begun(partitions: int = 1) -> ClusterState:
+    """Each partition has one replica, and is to have three."""
+    state = done(with_zone("ABC", replicas=1, partitions=partitions), AlterZone("z", replicas=3))
+    return done(state, trigger(state))
+
+
+def one_that(state: ClusterState, *, comes: bool) -> str:
+    """The letter of a node that has the partition, or comes."""
+    stable = partition(state).stable
+    assert stable is not None
+    return next(letter for letter in "ABC" if (ids(letter)[0] in stable.nodes) is not comes)
+
+
+def test_a_replica_starts_where_there_is_nothing_and_follows_at_once(topic: tuple[Topic, Make]) -> None:
+    state = begun()
+    for comes in (True, False):
+        node = topic[1](one_that(state, comes=comes))
+        node.adopt(state)
+        assert node.said(partition(state)) == HAS
+
+
+@pytest.mark.parametrize("comes", [True, False])
+def test_who_is_behind_does_not_count_before_it_has_caught_up(topic: tuple[Topic, Make], comes: bool) -> None:
+    made, make = topic
+    state = begun()
+    node = make(one_that(state, comes=comes))
+    made.append(5)
+    made.append(2, 1)
+    node.read(3)
+    node.adopt(state)
+    assert node.said(partition(state)) == ""
+    node.read(2)
+    node.speak()
+    assert node.said(partition(state)) == "", "there are two records of another partition of the topic"
+    node.read(2, 1)
+    node.speak()
+    assert node.said(partition(state)) == HAS
+    assert [one.rows for one in node.acks[-1].reports] == [7], "it says how long its log is"
+
+
+def test_what_is_written_after_a_step_began_is_not_waited_for(topic: tuple[Topic, Make]) -> None:
+    made, make = topic
+    state = begun()
+    node = make(one_that(state, comes=True))
+    made.append(5)
+    node.adopt(state)
+    made.append(1_000)
+    node.read(5)
+    node.speak()
+    assert node.said(partition(state)) == HAS
+
+
+def test_each_step_begins_anew(topic: tuple[Topic, Make]) -> None:
+    """Who has caught up for one, and has fallen behind, does not count for the next."""
+    made, make = topic
+    state = begun()
+    node = make(one_that(state, comes=True))
+    node.adopt(state)
+    assert node.said(partition(state)) == HAS
+    made.append(9)
+    state = done(done(state, switch(state)), AlterZone("z", replicas=2))
+    state = done(state, trigger(state))
+    node.adopt(state)
+    assert partition(state).pending
+    assert node.said(partition(state)) == ""
+    node.read_all()
+    assert node.said(partition(state)) == HAS
+
+
+def test_nothing_is_said_before_somebody_knows_where_the_step_begins(topic: tuple[Topic, Make]) -> None:
+    made, make = topic
+    state = begun()
+    node = make(one_that(state, comes=True))
+    made.answers = False
+    node.adopt(state)
+    assert node.said(partition(state)) == ""
+    assert node.acks[-1].applied == state.epoch, "but for its words the node goes on"
+    made.answers = True
+    node.speak()
+    assert node.said(partition(state)) == HAS
+
+
+def test_a_restarted_replica_has_what_its_rows_have_and_asks_again(topic: tuple[Topic, Make]) -> None:
+    made, make = topic
+    state = begun()
+    node = make(one_that(state, comes=True))
+    made.append(5)
+    node.adopt(state)
+    node.read_all()
+    assert node.said(partition(state)) == HAS
+    made.append(3)
+    node.read(2)  # in memory alone
+    node.start()
+    assert node.replicas.log(partition(state)) == 5
+    node.adopt(state)
+    assert node.said(partition(state)) == "", "it says anew what it has"
+    node.read_all()
+    assert node.said(partition(state)) == HAS
+
+
+def test_a_replica_whose_disk_fails_says_so_and_nothing_else(topic: tuple[Topic, Make]) -> None:
+    made, make = topic
+    state = begun()
+    node = make(one_that(state, comes=True))
+    made.append(5)
+    node.adopt(state)
+    before = node.acks[-1]
+    node.disk.fail()
+    node.read_all()
+    assert node.is_over
+    last = node.acks[-1]
+    assert (last.applied, last.drained, last.state_id) == (before.applied, before.drained, before.state_id)
+    assert [(one.operation, CAUSES[one.rows]) for one in last.reports] == [
+        (session(partition(state), FAILED), "rows_damaged")
+    ]
+    words = words_of(state, {node.node: last})
+    assert causes(partition(state), words) == ("rows_damaged",)
+    assert node.node in awaited(partition(state), words)
+
+
+def test_who_has_the_partition_and_whose_disk_fails_says_nothing_of_it(topic: tuple[Topic, Make]) -> None:
+    state = begun()
+    node = topic[1](one_that(state, comes=False))
+    node.adopt(state)
+    node.replicas.fail("rows_damaged")
+    node.speak()
+    assert node.is_over
+    assert node.acks[-1].reports == ()
+
+
+def test_a_failure_that_this_release_has_no_number_for_is_unknown() -> None:
+    replicas = Followers(Holder(ids("A")[0]))
+    assert replicas.failure() is None
+    replicas.fail("something_else")
+    assert CAUSES[replicas.failure() or 0] == "unknown"
+
+
+def test_a_replica_stops_with_its_step(topic: tuple[Topic, Make]) -> None:
+    made, make = topic
+    state = begun()
+    node = make(one_that(state, comes=True))
+    made.append(5)
+    made.answers = False
+    node.adopt(state)
+    assert node.replicas.asked()
+    state = done(state, cancel(state))
+    node.adopt(state)
+    assert node.said(partition(state)) == RETURNED
+    state = done(state, FinishCancel("z", 0, partition(state).revisions.pending, ROLLED_BACK))
+    node.adopt(state)
+    assert node.said(partition(state)) == ""
+    assert node.replicas.asked() == (), "nobody asks any more where it begins"
+    node.replicas.begin([("z/0", 7)], {0: 1})
+    assert not node.replicas.follows(partition(begun())), "nor does it matter"
+
+
+def test_a_group_goes_on_with_a_majority_that_has_caught_up_and_with_everybody_who_comes(
+    topic: tuple[Topic, Make],
+) -> None:
+    made, make = topic
+    state = done(with_zone("ABCD", replicas=3), AlterZone("z", replicas=4))
+    state = done(state, trigger(state))
+    one = partition(state)
+    assert one.reached is not None
+    made.append(6)
+    nodes = {letter: make(letter) for letter in "ABCD"}
+    for node in nodes.values():
+        node.adopt(state)
+
+    def waited_for() -> str:
+        acks = {node.node: node.acks[-1] for node in nodes.values()}
+        missing = awaited(one, words_of(state, acks))
+        return "".join(letter for letter in "ABCD" if ids(letter)[0] in missing)
+
+    (newcomer,) = [letter for letter in "ABCD" if ids(letter)[0] not in one.reached.nodes]
+    voters = [letter for letter in "ABCD" if ids(letter)[0] in one.reached.peers]
+    assert set(waited_for()) >= {*voters, newcomer}
+    for letter in voters[: len(voters) // 2 + 1]:
+        nodes[letter].read_all()
+    assert newcomer in waited_for()
+    nodes[newcomer].read_all()
+    assert waited_for() == "", "one voter of three is still behind"
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_in_any_order_of_events_who_says_has_has_what_the_step_began_with(topic: tuple[Topic, Make], seed: int) -> None:
+    made, make = topic
+    draw, state, log = Random(seed), begun(), {}
+    log[state.epoch] = dict(made.ends)
+    node = make(one_that(state, comes=True))
+    for _ in range(60):
+        match draw.choice(["append", "append", "read", "read", "commit", "speak", "step", "crash", "deaf"]):
+            case "append":
+                made.append(draw.randint(1, 4), draw.randrange(PARTITIONS))
+            case "read":
+                node.read(draw.randint(1, 6), draw.randrange(PARTITIONS))
+            case "commit":
+                node.holder.commit()
+            case "speak":
+                node.adopt(state)
+                node.speak()
+            case "step":
+                state = done(done(state, switch(state)), AlterZone("z", replicas=draw.randint(1, 3)))
+                state = done(state, trigger(state))
+                log[partition(state).revisions.pending] = dict(made.ends)
+            case "crash":
+                node.start()
+            case "deaf":
+                made.answers = not made.answers
+        if node.acks and not node.is_over:
+            for revision, ends in log.items():
+                if f"zone/z/0@{revision}/{HAS}" in [one.operation for one in node.acks[-1].reports]:
+                    durable = node.disk.durable()
+                    assert all(durable.get(number, 0) >= end for number, end in ends.items())
+    made.answers = True
+    node.adopt(state)
+    node.read_all()
+    one = partition(state)
+    is_asked = one.pending and node.node in (*before(one), *one.pending[0].nodes)
+    assert node.said(one) == (HAS if is_asked else "")
