@@ -58,7 +58,7 @@ explore: setup ## Go through all orders of events of small movements, generation
 	@.venv/bin/python -m tests.kernel.verdicts.explore
 	@.venv/bin/python -m tests.kernel.zones.explore
 
-faults: setup ## Kill, suspend, starve and cut off every part of a real stack under load (40 minutes)
+faults: setup ## Kill, suspend, starve and cut off every part of a real stack under load (50 minutes)
 	@.venv/bin/pytest tests/faults $(TEST_FLAGS)
 
 lint: setup ## Check style, types and the import contract

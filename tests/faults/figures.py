@@ -10,6 +10,7 @@ HEADS = {
         *("fault", "answers", "sent again", "silence", "again", "at rest", "mutations", "driver", "agents", "joined"),
     ),
     "tablets": ("tablet", "killed", "stages", "transitions", "time", "answers", "timed out"),
+    "zones": ("zone", "killed", "entries", "moves", "time", "answers", "timed out"),
 }
 """The tables by their names; a page has a block for each."""
 
@@ -31,12 +32,22 @@ class Figures:
         rest = (f"{rest_s:.1f} s", f"{counts['mutations']:,}", str(counts["driver_starts"]))
         self._lines["faults"].append((*cells, *rest, str(counts["ended_agents"]), joined or "-"))
 
-    def add_way(self, way: str, role: str, *, stages: int, tries: int, time_s: float, counts: tuple[int, int]) -> None:
-        """Keep the figures of one way of a tablet: who was killed in how many of its stages, in how many transitions;
-        ``counts``: requests meanwhile that were answered, and that timed out.
+    def add_way(
+        self,
+        way: str,
+        role: str,
+        *,
+        stages: int,
+        tries: int,
+        time_s: float,
+        counts: tuple[int, int],
+        table: str = "tablets",
+    ) -> None:
+        """Keep the figures of one way of a tablet, or of a zone (``table``): who was killed in how many of its stages
+        or kinds of entries, in how many tries; ``counts``: requests meanwhile that were answered, and that timed out.
         """
         cells = (way, role, str(stages), str(tries), f"{time_s:.0f} s", *(f"{count:,}" for count in counts))
-        self._lines["tablets"].append(cells)
+        self._lines[table].append(cells)
 
     def tables(self) -> dict[str, list[str]]:
         """Aligned lines, the head first, of each table that has any."""
