@@ -50,11 +50,14 @@ def rested(before: RestingZones, state: ClusterState, is_asked: Callable[[Zone],
     found, on = {}, {}
     for name, look in _looks(state).items():
         zone = state.zones[name]
-        if _same(known.get(name, ()), look) and others.isdisjoint(before.on[name]):
-            found[name], on[name] = look, before.on[name]
-        elif not (zone.moving or not zone.nodes or is_asked(zone) or any(_may_wait(state, zone, look, dead))):
-            found[name] = look
-            on[name] = frozenset(zone.nodes).union(*map(members, partitions_of(state, zone)))
+        has = before.on[name] if _same(known.get(name, ()), look) else None
+        is_known = has is not None and others.isdisjoint(has)
+        if not is_known and (
+            zone.moving or not zone.nodes or is_asked(zone) or any(_may_wait(state, zone, look, dead))
+        ):
+            continue
+        found[name] = look
+        on[name] = has or frozenset(zone.nodes).union(*map(members, partitions_of(state, zone)))
     return RestingZones(found, on, (state.nodes, state.recoveries))
 
 
@@ -71,7 +74,7 @@ def _may_wait(state: ClusterState, zone: Zone, look: Look, dead: frozenset[NodeI
     """
     for one in partitions_of(state, zone) if dead or len(look) > 1 else ():
         if len(look) > 1 or not dead.isdisjoint(members(one)):
-            yield bool(waits_of(state, one, {}))
+            yield bool(waits_of(state, one, {}, has_tables=len(look) > 1))
 
 
 def _looks(state: ClusterState) -> dict[str, Look]:

@@ -69,12 +69,16 @@ class ZoneWait:
     is_stuck: bool = False
 
 
-def waits_of(state: ClusterState, partition: ZonePartition, words: Words) -> tuple[ZoneWait, ...]:
-    """All that a partition waits for, in the order of the table; empty: it is at rest where it belongs."""
-    return tuple(_waits(state, partition, words))
+def waits_of(
+    state: ClusterState, partition: ZonePartition, words: Words, *, has_tables: bool = True
+) -> tuple[ZoneWait, ...]:
+    """All that a partition waits for, in the order of the table; empty: it is at rest where it belongs. ``has_tables``
+    False: its zone is known to place none, so that nobody looks for them.
+    """
+    return tuple(_waits(state, partition, words, has_tables))
 
 
-def _waits(state: ClusterState, one: ZonePartition, words: Words) -> Iterator[ZoneWait]:
+def _waits(state: ClusterState, one: ZonePartition, words: Words, has_tables: bool) -> Iterator[ZoneWait]:
     zone, goes_on = state.zones[one.zone], True
     if one.reached is not None and not has_quorum(state, zone, one) and not _is_reset(one):
         lost = tuple(node for node in one.reached.peers if not is_alive(state, node))
@@ -84,7 +88,7 @@ def _waits(state: ClusterState, one: ZonePartition, words: Words) -> Iterator[Zo
     silent = silent_of(one, words)
     if silent:
         yield ZoneWait(ANSWERS, silent, is_stuck=_cut_off(state, one))
-    data = tuple(_data(state, one))
+    data = tuple(_data(state, one)) if has_tables else ()
     yield from data
     if one.pending and goes_on and not silent and not data:
         yield ZoneWait(STEP)
