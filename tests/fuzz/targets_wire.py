@@ -31,7 +31,7 @@ from ringlog.kernel.ring.murmur3 import token_of
 from ringlog.kernel.ring.partition_key import compose
 from ringlog.kernel.schema.types import TYPES, TypeMismatch, deserialize, serialize
 from ringlog.log.folding import FoldedRecord
-from ringlog.node.peek import peek, plain
+from ringlog.node.peek import plain
 from ringlog.operator.log_lines import line_json
 from ringlog.protocol.fates import Fate
 from ringlog.protocol.validator_core import arrive, begin, settle
@@ -47,6 +47,7 @@ from ringlog_schemas import by_fingerprint, current
 from tests.fuzz.mutate import of_record
 from tests.fuzz.targets import Target
 from tests.fuzz.world import START, story
+from tests.node.world import peek
 from tests.wire.strategies import named_types, sample
 
 NOW = START + 10**8
@@ -314,7 +315,7 @@ TARGETS = (
     ),
     Target(
         "mutations",
-        ("wire.records.decode_mutation", "node.peek.peek"),
+        ("wire.records.decode_mutation",),
         mutation,
         (WireError,),
         _mutations,

@@ -320,10 +320,10 @@ def test_what_a_record_says_of_itself_decides_where_its_row_lies() -> None:
         value = encode_mutation(mutation)
         for name, node in nodes.items():
             mine = name in replicas(state, f"k{number}")
-            assert node.holder.passes_over(value) is not mine
+            assert node.holder.judge(value, APPENDED) == ("kept" if mine else "not_mine")
             assert node.holder.admit(decode_mutation(value), APPENDED, value) == ("kept" if mine else "not_mine")
     unknown = encode_mutation(write("k", 1, table="none"))
-    assert not nodes[name_of(1)].holder.passes_over(unknown), "a table may be known by the time it is judged"
+    assert nodes[name_of(1)].holder.judge(unknown, APPENDED) == "unknown_table", "it is not passed over"
 
 
 def test_deletes_and_refusals() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringlog.node.peek import peek, plain
+from ringlog.node.peek import plain
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import (
     Bounds,
@@ -19,6 +19,7 @@ from ringlog.wire.records import (
     decode_mutation,
     encode_mutation,
 )
+from tests.node.world import peek
 
 ids = st.none() | st.uuids().map(str)
 parts = st.lists(st.none() | st.binary(max_size=200), max_size=3).map(tuple)

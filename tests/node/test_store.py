@@ -98,8 +98,9 @@ def test_order_and_repetition_leave_no_trace(kind: str, found: list[RowVersion],
             one.store.add(version)
         mixed = found * 2
         random.shuffle(mixed)  # type: ignore[attr-defined]
-        added = sum(other.store.add(version) for version in mixed)
-        assert len(one.store) == len(other.store) == added == len(set(found))
+        for version in mixed:
+            other.store.add(version)
+        assert len(one.store) == len(other.store) == len(set(found))
         assert one.store.versions(RING) == other.store.versions(RING) == sorted(set(found), key=order)
         assert checksum(one.store.versions(RING)) == checksum(other.store.versions(RING))
 
@@ -196,7 +197,7 @@ def test_any_steps_leave_what_a_plain_model_has(kind: str, done: list[tuple[str,
             store = made.store
             if what == "add":
                 assert isinstance(argument, RowVersion)
-                assert store.add(argument) == (argument not in now)
+                store.add(argument)
                 now.add(argument)
             elif what == "drop":
                 assert isinstance(argument, tuple)

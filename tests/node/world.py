@@ -14,6 +14,7 @@ from ringlog.kernel.ownership.placements import group_at, nodes_of
 from ringlog.kernel.ring.murmur3 import token_of
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import CdcOptions, Column, Replication, StreamReport, Witness
+from ringlog.node.peek import head_of, whose
 from ringlog.wire.records import Cell, Mutation
 from tests.kernel.entries import applied, founded, node, uuid
 from tests.kernel.operations.drive import with_generation
@@ -91,6 +92,12 @@ def write(key: str | None, number: int, timestamp: int = APPENDED, **changes: ob
         cells=(Cell("note", b"x" * (number % 7)),),
     )
     return replace(made, **changes)  # type: ignore[arg-type]
+
+
+def peek(value: bytes) -> tuple[str, tuple[bytes, ...]] | None:
+    """Whose an encoded mutation is, as far as its head says it."""
+    head = head_of(value)
+    return None if head is None else whose(head)
 
 
 def replicas(state: ClusterState, key: str) -> set[str]:

@@ -7,6 +7,9 @@
 ``mark``     what the rows are as of, and whose they are: one record
 ===========  =================================================================================================
 
+**Together.** Versions that are added wait until somebody reads, drops or commits, and go into the tree with one
+statement, which costs less than one for each.
+
 **Transactions.** The first change begins one, ``commit`` ends it, with the mark in it. The write-ahead log is synced
 when it is copied into the file, and by a commit that is to be synced; a crash leaves the commits up to one of them,
 whole. Nobody else reads the file (locking mode EXCLUSIVE), so there is no memory shared with others that a crash could
@@ -30,7 +33,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import struct
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -53,6 +56,8 @@ LOG_PAGES: Final = 4_000
 LOG_BYTES: Final = 64 * 1024 * 1024
 """So much of it stays in the folder after a transaction that was larger."""
 ALL_INTO_THE_FILE: Final = "PRAGMA wal_checkpoint(TRUNCATE)"
+COMING_MAX: Final = 4_000
+"""Versions that wait for each other; less, where somebody reads."""
 FREED_PAGES: Final = 1_000
 """Pages that one commit gives back."""
 NEXT: Final = (
@@ -114,6 +119,8 @@ class DiskRows(RowStore):
         self._numbers: dict[str, int] = {}
         self._versions: Counter[str] = Counter()
         self._stored: dict[str, int] = {}
+        self._coming: defaultdict[str, list[tuple[Token, bytes, bytes, int, bytes]]] = defaultdict(list)
+        self._comes = 0
         self.ids: dict[str, str] = {}
         with self._guarded():
             self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=0)
@@ -189,6 +196,7 @@ class DiskRows(RowStore):
 
     def __len__(self) -> int:
         """Number of row versions."""
+        self._take_in()
         return self._count
 
     def identify(self, table: str, table_id: str) -> None:
@@ -199,17 +207,31 @@ class DiskRows(RowStore):
             self._db.execute("UPDATE tables SET id = ? WHERE number = ?", (table_id, number))
         self.ids[table] = table_id
 
-    def add(self, version: RowVersion) -> bool:
-        """Keep a version; False if it was there already."""
+    def add(self, version: RowVersion) -> None:
+        """Keep a version, as the port says."""
+        if self._failure is not None:
+            raise self._failure
         clustering = packed_clustering(version.clustering_key)
+        self._coming[version.table].append(
+            (version.token, version.partition_key, clustering, version.timestamp, version.value)
+        )
+        self._comes += 1
+        if self._comes >= COMING_MAX:
+            self._take_in()
+
+    def _take_in(self) -> None:
+        """Put what has come into the tree."""
+        if not self._comes:
+            return
         with self._guarded():
             self._begin()
-            number = self._numbers.get(version.table) or self._new(version.table)
-            row = (version.token, version.partition_key, clustering, version.timestamp, version.value)
-            added = self._db.execute(_ADD, (number, *row, _sum(number, *row))).rowcount
-        self._count += added
-        self._versions[version.table] += added
-        return added > 0
+            for table, rows in self._coming.items():
+                number = self._numbers.get(table) or self._new(table)
+                added = self._db.executemany(_ADD, [(number, *row, _sum(number, *row)) for row in rows]).rowcount
+                self._count += added
+                self._versions[table] += added
+        self._coming.clear()
+        self._comes = 0
 
     def _new(self, table: str) -> int:
         number = max(self._numbers.values(), default=0) + 1
@@ -220,6 +242,7 @@ class DiskRows(RowStore):
 
     def drop(self, table: str, ranges: Iterable[Range]) -> int:
         """Forget rows, as the port says."""
+        self._take_in()
         number, dropped = self._numbers.get(table), 0
         if number is None:
             return 0
@@ -234,6 +257,7 @@ class DiskRows(RowStore):
 
     def commit(self, mark: RowsMark, sync: bool = False) -> None:
         """What was changed lasts, as of ``mark``."""
+        self._take_in()
         with self._guarded():
             self._begin()
             for table, versions in self._versions.items():
@@ -259,6 +283,8 @@ class DiskRows(RowStore):
 
     def close(self) -> None:
         """Let go of the file; what was not committed is lost."""
+        self._coming.clear()
+        self._comes = 0
         self._db.close()
 
     # -------------------------------------------------------------------------------------------------- reads
@@ -267,6 +293,7 @@ class DiskRows(RowStore):
         self, ranges: Iterable[Range], tables: Iterable[str] | None = None, after: RowVersion | None = None
     ) -> Iterator[RowVersion]:
         """The versions of ranges, as the port says."""
+        self._take_in()
         wanted, names = tuple(ranges), self._numbers.keys() if tables is None else self._numbers.keys() & set(tables)
         for table in sorted(names):
             if after is not None and table < after.table:
@@ -281,11 +308,13 @@ class DiskRows(RowStore):
 
     def partition(self, table: str, token: Token, partition_key: bytes) -> list[RowVersion]:
         """The versions of one partition, in ``order``."""
+        self._take_in()
         number = self._numbers.get(table)
         return [] if number is None else list(self._found(table, _PARTITION, (number, token, partition_key)))
 
     def sizes(self, table: str, after: Token | None = None) -> Iterator[tuple[Token, int]]:
         """Tokens and bytes, as the port says."""
+        self._take_in()
         number = self._numbers.get(table)
         if number is not None:
             with self._guarded():
@@ -293,6 +322,7 @@ class DiskRows(RowStore):
 
     def tables(self) -> list[str]:
         """Names of the tables that hold rows."""
+        self._take_in()
         return sorted(table for table, versions in self._versions.items() if versions)
 
     def _found(self, table: str, query: str, asked: tuple[Any, ...]) -> Iterator[RowVersion]:
@@ -348,4 +378,4 @@ _MOVE = "it is a copy; give this node its own folder back"
 
 def _sum(number: int, token: Token, key: bytes, clustering: bytes, at: int, value: bytes) -> int:
     head = _NUMBERS.pack(number, token, at, len(key), len(clustering))
-    return crc32(value, crc32(clustering, crc32(key, crc32(head))))
+    return crc32(b"".join((head, key, clustering, value)))

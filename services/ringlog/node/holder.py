@@ -37,13 +37,14 @@ from ringlog.kernel.ownership.placements import placement_of_keyspace
 from ringlog.kernel.ring.partition_key import compose
 from ringlog.kernel.schema.stored import as_stored
 from ringlog.kernel.state import ClusterState
+from ringlog.kernel.swift import maker_of
 from ringlog.kernel.tablets.groups import map_of
 from ringlog.kernel.values import StreamReport, Token
 from ringlog.node.checks import token_of_partition
 from ringlog.node.memory_rows import MemoryRows
 from ringlog.node.owned import NOTHING, Owned, OwnedTablets, Served, lost, owned_by
 from ringlog.node.pages import grouped
-from ringlog.node.peek import peek, plain
+from ringlog.node.peek import Head, head_of, plain, whose
 from ringlog.node.served import ServedRequests
 from ringlog.node.store import RowsMark, RowStore, RowVersion, checksum
 from ringlog.node.work import StreamingWork, tables_under, work_of, works_of
@@ -51,6 +52,8 @@ from ringlog.wire.errors import WireError
 from ringlog.wire.records import Mutation, decode_mutation, encode_mutation
 
 Range = tuple[int, int]
+Place = tuple[bytes, Token]
+"""A composed partition key, and its token."""
 PORTION = 5_000
 """Tokens that are weighed at once, while nobody is answered."""
 KEPT, NOT_MINE, DROPPED = "kept", "not_mine", "dropped"
@@ -59,6 +62,7 @@ HELD = "held"
 """It is too early to judge the write: with a later settled time it is to be judged again."""
 UNREADABLE = "unreadable"
 """The verdict on bytes that are no write."""
+_version_of = maker_of(RowVersion)
 RULED_BY = ("cluster_id", "tables", "generations", "settings", "settled", "table_lives")
 OWNED_BY = ("tables", "keyspaces", "placements", "tablets")
 """The parts of the state that writes are judged by, and those that say whose the rows are. Most epochs change none."""
@@ -197,26 +201,26 @@ class Holder:
 
     # -------------------------------------------------------------------------------------------- writes
 
-    def passes_over(self, value: bytes) -> bool:
-        """True if the head of an encoded mutation shows already that its row belongs to others."""
-        head = peek(value)
-        if head is None:
-            return False
-        owned = self._owned.get(head[0])
-        return owned is not None and not owned.takes(token_of_partition(compose(head[1])))
+    def _is_of_others(self, table: str, place: Place) -> bool:
+        owned = self._owned.get(table)
+        return owned is not None and not owned.takes(place[1])
 
     def judge(self, value: bytes, append_time_us: int) -> str:
         """Judge one record of the mutations topic: a verdict of ``admit``, or ``unreadable``."""
-        if self.passes_over(value):
-            return NOT_MINE
+        head = head_of(value)
+        place = None
+        if head is not None and (found := whose(head)) is not None:
+            place = _place(found[1])
+            if self._is_of_others(found[0], place):
+                return NOT_MINE
         try:
-            return self.admit(self._seen(value), append_time_us, value)
+            return self.admit(self._seen(value, head), append_time_us, value, place)
         except WireError:
             return UNREADABLE
 
-    def _seen(self, value: bytes) -> Mutation:
+    def _seen(self, value: bytes, head: Head | None) -> Mutation:
         """As much of a write as ``admit`` looks at: values only where the table has a rule for them."""
-        found = plain(value)
+        found = plain(value, head)
         if found is not None:
             name = f"{found.keyspace}.{found.table}"
             shape = self._rules.tables.get(name)
@@ -231,8 +235,9 @@ class Holder:
         except WireError:
             return append_time_us
 
-    def admit(self, mutation: Mutation, append_time_us: int, value: bytes) -> str:
+    def admit(self, mutation: Mutation, append_time_us: int, value: bytes, place: Place | None = None) -> str:
         """Judge one write: ``kept``, ``not_mine``, ``dropped``, the code of the rule that refuses it, or ``held``.
+        ``place``: where its partition is, if that is known.
 
         The rules are those of the CDC pipeline (same order, same clock: the broker's append time), so that a row
         and its CDC record are refused together.
@@ -247,14 +252,15 @@ class Holder:
             table = self.state.tables.get(name)
             if table is None or table.id != found.version.id:
                 return DROPPED
-            key = compose([part for part in mutation.partition_key if part is not None])
-            token = token_of_partition(key)
-            if not self._owned[name].takes(token):
+            key, token = place or _place([part for part in mutation.partition_key if part is not None])
+            owned = self._owned[name]
+            if not owned.takes(token):
                 return NOT_MINE
             if stored := found.version.shape.stored:
                 value = encode_mutation(as_stored(decode_mutation(value), stored))
-            self._put(RowVersion(name, token, key, mutation.clustering_key, mutation.timestamp, value), table.id)
-            self.served.note(WRITES, self.state, name, token)
+            self._put(_version_of(name, token, key, mutation.clustering_key, mutation.timestamp, value), table.id)
+            if isinstance(owned, OwnedTablets):
+                self.served.note(WRITES, self.state, name, token)
             return KEPT
 
     def _put(self, version: RowVersion, table_id: str) -> None:
@@ -406,6 +412,11 @@ class Holder:
 
     def _report(self, operation: str, rows: int, digest: str) -> None:
         self.reports[operation] = StreamReport(self.node, operation, rows, digest)
+
+
+def _place(components: Sequence[bytes]) -> Place:
+    key = compose(components)
+    return key, token_of_partition(key)
 
 
 def _serve(work: StreamingWork, node: str, waiting: Sequence[RowFetch]) -> bool:

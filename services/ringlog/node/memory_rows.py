@@ -50,12 +50,10 @@ class MemoryRows(RowStore):
         """As the port says."""
         self.ids = {**self.ids, table: table_id}
 
-    def add(self, version: RowVersion) -> bool:
-        """Keep a version; False if it was there already."""
-        added = self._put(version)
-        if added:
+    def add(self, version: RowVersion) -> None:
+        """Keep a version, as the port says."""
+        if self._put(version):
             self._changes.append((version, True))
-        return added
 
     def _put(self, version: RowVersion) -> bool:
         partitions = self._tables.setdefault(version.table, {})

@@ -13,8 +13,10 @@ Anything else is left to the decoder.
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import cast
 
 from ringlog.kernel.ring.partition_key import COMPONENT_BYTES_MAX
+from ringlog.kernel.swift import maker_of
 from ringlog.wire.canonical import number_at
 from ringlog.wire.mapping import uuid_text
 from ringlog.wire.records import MUTATION, Cell, Mutation
@@ -37,68 +39,60 @@ _OPERATIONS = {2 * index: symbol for index, symbol in enumerate(_symbols()) if s
 """By the byte of its number: what may be a write of one statement about one row or a partition."""
 
 
-def peek(value: bytes) -> tuple[str, tuple[bytes, ...]] | None:
-    """(full table name, partition key components); None where decoding must tell, e.g. of a null component."""
-    if value[:HEADER_BYTES] != _HEADER:
+Head = tuple[str, str, tuple[bytes | None, ...], int, int, int]
+"""Keyspace, table and partition key; where the cluster's id, the timestamp, and what follows the key begin."""
+_mutation = maker_of(Mutation)
+
+
+def head_of(value: bytes) -> Head | None:
+    """What a mutation is about; None where decoding must tell. What it says beside that is not looked at."""
+    if not value.startswith(_HEADER):
         return None
     try:
-        at = HEADER_BYTES
-        for _ in range(2):
-            at += 1 + _ID_BYTES * _branch(value, at)
-        keyspace, at = _bytes(value, at)
-        table, at = _bytes(value, at)
-        at = _past_number(value, at)
+        cluster = HEADER_BYTES + 1 + _ID_BYTES * _branch(value, HEADER_BYTES)
+        keyspace, at = _part(value, cluster + 1 + _ID_BYTES * _branch(value, cluster))
+        table, time = _part(value, at)
+        at = _past_number(value, time)
         at = _past_number(value, at + 1) if _branch(value, at) else at + 1
-        at = _past_number(value, at)
-        count, at = _length(value, at)
-        parts = []
-        for _ in range(count):
-            if not _branch(value, at):
-                return None
-            part, at = _bytes(value, at + 1)
-            parts.append(part)
-        if value[at] != 0 or not parts or max(map(len, parts)) > COMPONENT_BYTES_MAX:
-            return None
-        return f"{keyspace.decode()}.{table.decode()}", tuple(parts)
+        partition_key, at = _parts(value, _past_number(value, at))
+        return keyspace.decode(), table.decode(), partition_key, cluster, time, at
     except (IndexError, ValueError):
         return None
 
 
-def plain(value: bytes) -> Mutation | None:
+def whose(head: Head) -> tuple[str, tuple[bytes, ...]] | None:
+    """(full table name, partition key components); None where decoding must tell, e.g. of a null component."""
+    keyspace, table, key, *_ = head
+    if not key or None in key:
+        return None
+    parts = cast(tuple[bytes, ...], key)
+    if max(map(len, parts)) > COMPONENT_BYTES_MAX:
+        return None
+    return f"{keyspace}.{table}", parts
+
+
+def plain(value: bytes, head: Head | None = None) -> Mutation | None:
     """The mutation without its id and the values of its cells, if it is one statement without a time to live that says
-    nothing beside its cells; None where it is not, or decoding must tell.
+    nothing beside its cells; None where it is not, or decoding must tell. ``head``: its head, if that is known.
 
     It is what the decoder accepts, byte for byte: texts are texts, and the record ends where the value does.
     """
-    if value[:HEADER_BYTES] != _HEADER:
+    head = head or head_of(value)
+    if head is None:
         return None
+    keyspace, table, partition_key, cluster, time, at = head
     try:
-        at = HEADER_BYTES + 1 + _ID_BYTES * _branch(value, HEADER_BYTES)
-        cluster_id = uuid_text(value[at + 1 : at + 1 + _ID_BYTES]) if _branch(value, at) else None
-        at += 1 if cluster_id is None else 1 + _ID_BYTES
-        keyspace, at = _part(value, at)
-        table, at = _part(value, at)
-        timestamp, at = number_at(value, at)
-        if _branch(value, at):
+        cluster_id = uuid_text(value[cluster + 1 : cluster + 1 + _ID_BYTES]) if value[cluster] else None
+        timestamp, behind = number_at(value, time)
+        if _branch(value, behind):
             return None
-        operation = _OPERATIONS[value[at + 1]]
-        partition_key, at = _parts(value, at + 2)
+        operation = _OPERATIONS[value[behind + 1]]
         clustering_key, at = _parts(value, at)
         cells, at = _cells(value, at)
         if value[at:] != _NOTHING_MORE:
             return None
-        return Mutation(
-            mutation_id=None,
-            cluster_id=cluster_id,
-            keyspace=keyspace.decode(),
-            table=table.decode(),
-            timestamp=timestamp,
-            ttl=None,
-            operation=operation,
-            partition_key=partition_key,
-            clustering_key=clustering_key,
-            cells=cells,
-        )
+        said = None, cluster_id, keyspace, table, timestamp, None, operation, partition_key, clustering_key, cells
+        return _mutation(*said, (), (), None, (), None, None, None)
     except (IndexError, KeyError, ValueError):
         return None
 
@@ -118,14 +112,17 @@ def _part(value: bytes, at: int) -> tuple[bytes, int]:
 def _parts(value: bytes, at: int) -> tuple[tuple[bytes | None, ...], int]:
     """The components of a key."""
     count, at = number_at(value, at)
+    if count == 1 and _branch(value, at):
+        part, at = _part(value, at + 1)
+        return (part,), _past_items(value, at, 1)
     parts: list[bytes | None] = []
     for _ in range(count):
-        part = None
         if _branch(value, at):
             part, at = _part(value, at + 1)
+            parts.append(part)
         else:
             at += 1
-        parts.append(part)
+            parts.append(None)
     return tuple(parts), _past_items(value, at, count)
 
 
@@ -158,29 +155,6 @@ def _branch(value: bytes, at: int) -> int:
     if byte not in (0, 2):
         raise ValueError("no such branch")
     return byte >> 1
-
-
-def _length(value: bytes, at: int) -> tuple[int, int]:
-    number = shift = 0
-    while True:
-        byte = value[at]
-        at += 1
-        number |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            break
-        shift += 7
-        if shift > 63:
-            raise ValueError("more than 64 bits")
-    if number & 1:
-        raise ValueError("a negative length")
-    return number >> 1, at
-
-
-def _bytes(value: bytes, at: int) -> tuple[bytes, int]:
-    size, at = _length(value, at)
-    if at + size > len(value):
-        raise ValueError("a length beyond the end")
-    return value[at : at + size], at + size
 
 
 def _past_number(value: bytes, at: int) -> int:

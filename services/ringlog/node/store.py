@@ -62,8 +62,8 @@ class RowStore(ABC):
         """The rows that are added under this name are of that table; it lasts as they do."""
 
     @abstractmethod
-    def add(self, version: RowVersion) -> bool:
-        """Keep a version; False if it was there already."""
+    def add(self, version: RowVersion) -> None:
+        """Keep a version; nothing changes if it was there already."""
 
     @abstractmethod
     def drop(self, table: str, ranges: Iterable[Range]) -> int:
@@ -152,7 +152,7 @@ def order(version: RowVersion) -> tuple[str, Token, bytes, bytes, int, bytes]:
 
 def packed_clustering(key: Sequence[bytes | None]) -> bytes:
     """A clustering key as one byte string, another one for each key: the length of each part, and the part."""
-    return b"".join(_NULL if part is None else len(part).to_bytes(4, "big") + part for part in key)
+    return b"".join([_NULL if part is None else len(part).to_bytes(4, "big") + part for part in key])
 
 
 def unpacked_clustering(data: bytes) -> tuple[bytes | None, ...]:

@@ -124,9 +124,11 @@ def verdict(rules: AdmissionRules, write: JudgedWrite, now: Micros) -> WriteVerd
     assert history is not None, "rules of a state"
     if not is_settled(history, used(rules, write, now)):
         return None
-    code = refusal(rules, write, now)
-    found = None if code else version_at(history, write, now)
-    return WriteVerdict(code, found if isinstance(found, CountedVersion) else None)
+    found = _version(history, write, now)
+    if isinstance(found, str):
+        return WriteVerdict(_refusal(rules, write, now, found))
+    code = _refusal(rules, write, now, found.shape)
+    return WriteVerdict(code) if code else WriteVerdict("", found)
 
 
 def used(rules: AdmissionRules, write: JudgedWrite, now: Micros) -> Micros:
@@ -140,9 +142,13 @@ def refusal(rules: AdmissionRules, write: JudgedWrite, now: Micros) -> str:
 
     It is the verdict where ``now`` and the write's timestamps are settled.
     """
+    return _refusal(rules, write, now, shape_for(rules, write, now))
+
+
+def _refusal(rules: AdmissionRules, write: JudgedWrite, now: Micros, shape: statements.TableShape | str) -> str:
+    """``refusal``; ``shape``: what ``shape_for`` says."""
     if write.cluster_id is not None and write.cluster_id != rules.cluster_id:
         return "foreign_cluster"
-    shape = shape_for(rules, write, now)
     if isinstance(shape, str):
         return shape
     if write.operation not in statements.OPERATIONS:
@@ -169,10 +175,12 @@ def shape_for(rules: AdmissionRules, write: JudgedWrite, now: Micros) -> stateme
     """The shape of the table by which a write is read that was appended at ``now``, or why there is none."""
     if rules.history is None:
         return rules.tables.get(f"{write.keyspace}.{write.table}", "unknown_table")
-    if now < rules.history.forgotten:
-        return FORGOTTEN
-    found = version_at(rules.history, write, now)
+    found = _version(rules.history, write, now)
     return found if isinstance(found, str) else found.shape
+
+
+def _version(history: SchemaHistory, write: JudgedWrite, now: Micros) -> CountedVersion | str:
+    return FORGOTTEN if now < history.forgotten else version_at(history, write, now)
 
 
 def _timestamps(write: JudgedWrite) -> list[Micros]:

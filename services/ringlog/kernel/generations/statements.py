@@ -170,8 +170,7 @@ def is_compound(write: WriteLike, shape: TableShape) -> bool:
     """True unless the write is plain."""
     if write.operation not in UPSERTS or not is_flat(write, shape):
         return not is_flat(write, shape)
-    has_null = any(cell.value is None for cell in write.cells)
-    return write.ttl == 0 or (write.ttl is not None and has_null)
+    return write.ttl is not None and (write.ttl == 0 or any(cell.value is None for cell in write.cells))
 
 
 def well_typed(shape: TableShape, partition_key: Sequence[bytes | None]) -> bool:
@@ -190,7 +189,11 @@ def unknown_column(write: WriteLike, shape: TableShape) -> str | None:
     if shape.columns is None:
         return None
     known = _names(shape.columns)
-    return next((name for one in statements_of(write) for name in named_columns(one) if name not in known), None)
+    for one in statements_of(write):
+        for name in named_columns(one):
+            if name not in known:
+                return name
+    return None
 
 
 def named_columns(statement: Statement) -> Iterator[str]:

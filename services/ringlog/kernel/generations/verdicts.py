@@ -127,8 +127,12 @@ def _version(one: TableVersion) -> CountedVersion:
 
 def version_at(history: SchemaHistory, write: NamedVersion, now: Micros) -> CountedVersion | str:
     """The version of a table that reads a write appended at ``now``, or the code of the rule that refuses it."""
-    life = next((life for life in _lives(history, write) if life.versions[0].since <= now), None)
-    if life is None or (life.until is not None and now >= life.until):
+    for life in _lives(history, write):
+        if life.versions[0].since <= now:
+            break
+    else:
+        return UNKNOWN_TABLE
+    if life.until is not None and now >= life.until:
         return UNKNOWN_TABLE
     if write.table_id not in (None, life.versions[0].id):
         return UNKNOWN_TABLE
@@ -171,7 +175,11 @@ def used_by(timestamps: Iterable[Micros], now: Micros, leeway: Micros) -> Micros
 
     ``leeway``: for that time. A timestamp beyond it is refused whatever comes.
     """
-    return max([now, *(found for found in timestamps if found <= now + leeway)])
+    greatest = now
+    for found in timestamps:
+        if greatest < found <= now + leeway:
+            greatest = found
+    return greatest
 
 
 def is_settled(history: SchemaHistory, used: Micros) -> bool:

@@ -49,6 +49,8 @@ def as_token(raw: int) -> Token:
 
 def _signed_tail(tail: bytes) -> int:
     """Up to 8 tail bytes as one little-endian word, each byte sign-extended before it is mixed in by exclusive or."""
+    if tail.isascii():  # no byte has a sign
+        return int.from_bytes(tail, "little")
     word = 0
     for place, byte in enumerate(tail):
         extended = byte | (MASK ^ 0xFF) if byte & 0x80 else byte

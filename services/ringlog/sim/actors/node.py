@@ -14,6 +14,7 @@ from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Epoch, Micros
 from ringlog.node.errors import NodeFailed, RowsDamaged
 from ringlog.node.holder import Holder, NotReady, NotServed, RowFetch, Snapshot
+from ringlog.node.peek import Head
 from ringlog.node.protocol.acks import Keep, News, PublishAcknowledgement, TopicEnds, acknowledge
 from ringlog.node.protocol.followers import Followers
 from ringlog.node.protocol.joining import After, Answered
@@ -102,7 +103,7 @@ class SimHolder(Holder):
             check.received(self.node, fetch, snapshot, kept)
         return kept
 
-    def _seen(self, value: bytes) -> Mutation:
+    def _seen(self, value: bytes, _: Head | None) -> Mutation:
         return cached_mutation(value)
 
 
