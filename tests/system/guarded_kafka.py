@@ -29,6 +29,7 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
+from ringlog.log.acls import BrokerUser
 from ringlog.runtime.kafka_config import Security, connection
 from ringlog.stack import Stack, StackInfo
 from ringlog.stack.broker import new_cluster_id
@@ -41,6 +42,8 @@ PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
 SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 STORE_PASSWORD = "of-the-store"
 WAIT_S = 60.0
+OWN = ("kafka", "ringlog")
+"""Users that may also log in by PLAIN: the super user, and one with the rights of all of Ringlog."""
 RIGHTS = (
     (ResourceType.TOPIC, ""),
     (ResourceType.GROUP, ""),
@@ -48,12 +51,15 @@ RIGHTS = (
     (ResourceType.GROUP, "spark-kafka"),
     (ResourceType.TRANSACTIONAL_ID, ""),
 )
-"""Kind and prefix of what Ringlog's user may use; an empty prefix is that of the clusters."""
+"""BrokerUser and prefix of what Ringlog's user may use; an empty prefix is that of the clusters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Guarded:
-    """The broker; ``login`` and ``tls_login`` are files for its two listeners, ``secrets`` what nobody may print."""
+    """The broker; ``login`` and ``tls_login`` are files for its two listeners, ``secrets`` what nobody may print.
+
+    ``admin``: of its super user, over TLS; ``logins``: of the users of kinds, by SCRAM.
+    """
 
     stack: StackInfo
     users: str
@@ -61,13 +67,16 @@ class Guarded:
     login: Path
     tls_login: Path
     secrets: tuple[str, ...]
+    admin: Path
+    logins: dict[BrokerUser, Path]
 
 
 @contextmanager
 def guarded_kafka(folder: Path, prefix: str) -> Iterator[Guarded]:
     """The broker, with rights for clusters whose names begin with ``prefix``."""
     plain, controller, inner, users, tls = choose(5)
-    data, words = folder / "data", {name: secrets.token_urlsafe(12) for name in ("kafka", "ringlog")}
+    data, names = folder / "data", (*OWN, *(kind.value for kind in BrokerUser))
+    words = {name: secrets.token_urlsafe(12) for name in names}
     layout = StackLayout(data)
     data.mkdir()
     keystore, certificate = _certificate(folder)
@@ -76,16 +85,17 @@ def guarded_kafka(folder: Path, prefix: str) -> Iterator[Guarded]:
     lines = _broker_lines(ports, words, keystore)
     layout.own_properties.write_text("".join(f"{name}={value}\n" for name, value in lines.items()), encoding="utf-8")
     login, tls_login = folder / "client.properties", folder / "tls.properties"
-    jaas = f'{SCRAM_MODULE} required username="ringlog" password="{words["ringlog"]}";'
-    login.write_text(
-        f"security.protocol=SASL_PLAINTEXT\nsasl.mechanism=SCRAM-SHA-512\nsasl.jaas.config=\\\n  {jaas}\n",
-        encoding="utf-8",
-    )
-    tls_login.write_text(
-        f"bootstrap.servers={HOST}:{tls}\nsecurity.protocol=SASL_SSL\nsasl.mechanism=PLAIN\nsasl.username=ringlog\n"
-        f"sasl.password={words['ringlog']}\nssl.ca.location={certificate.name}\n",
-        encoding="utf-8",
-    )
+    _write_login(login, "ringlog", words)
+    logins = {kind: folder / f"user-{kind.value}.properties" for kind in BrokerUser}
+    for kind, path in logins.items():
+        _write_login(path, kind.value, words)
+    admin = folder / "admin.properties"
+    for path, name in ((tls_login, "ringlog"), (admin, "kafka")):
+        path.write_text(
+            f"bootstrap.servers={HOST}:{tls}\nsecurity.protocol=SASL_SSL\nsasl.mechanism=PLAIN\nsasl.username={name}\n"
+            f"sasl.password={words[name]}\nssl.ca.location={certificate.name}\n",
+            encoding="utf-8",
+        )
     own = Stack(data)
     try:
         # The stack is up once its probe is taken, and that needs a right that is given while it starts.
@@ -93,14 +103,20 @@ def guarded_kafka(folder: Path, prefix: str) -> Iterator[Guarded]:
             starting = pool.submit(own.up)
             _give_rights(f"{HOST}:{inner}", words, prefix)
             info = starting.result()
-        yield Guarded(info, f"{HOST}:{users}", f"{HOST}:{tls}", login, tls_login, tuple(words.values()))
+        yield Guarded(info, f"{HOST}:{users}", f"{HOST}:{tls}", login, tls_login, tuple(words.values()), admin, logins)
     finally:
         own.down()
 
 
+def _write_login(path: Path, user: str, words: dict[str, str]) -> None:
+    jaas = f'{SCRAM_MODULE} required username="{user}" password="{words[user]}";'
+    lines = f"security.protocol=SASL_PLAINTEXT\nsasl.mechanism=SCRAM-SHA-512\nsasl.jaas.config=\\\n  {jaas}\n"
+    path.write_text(lines, encoding="utf-8")
+
+
 def _broker_lines(ports: dict[str, int], words: dict[str, str], keystore: Path) -> dict[str, str]:
     kinds = {"PLAINTEXT": "PLAINTEXT", "TLS": "SASL_SSL"}
-    known = " ".join(f'user_{name}="{password}"' for name, password in words.items())
+    known = " ".join(f'user_{name}="{password}"' for name, password in words.items() if name in OWN)
     plain = f'{PLAIN_MODULE} required username="kafka" password="{words["kafka"]}" {known};'
     own = {
         f"listener.name.{name}.{option}": value
@@ -144,15 +160,15 @@ def _give_rights(inner: str, words: dict[str, str], prefix: str) -> None:
     ours = [_binding(kind, begins or prefix, "User:ringlog", AclOperation.ALL) for kind, begins in RIGHTS]
     ours.append(_binding(ResourceType.BROKER, "kafka-cluster", "User:ringlog", AclOperation.DESCRIBE, exact=True))
     probe = _binding(ResourceType.TOPIC, PROBE_TOPIC, "User:ANONYMOUS", AclOperation.ALL, exact=True)
-    scram = UserScramCredentialUpsertion(
-        "ringlog", ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4_096), words["ringlog"].encode()
-    )
+    kind = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4_096)
+    users = [UserScramCredentialUpsertion(name, kind, word.encode()) for name, word in words.items() if name != "kafka"]
     tick = threading.Event()
     for _ in range(int(WAIT_S)):
         try:
             for future in admin.create_acls([*ours, probe], request_timeout=2).values():
                 future.result()
-            admin.alter_user_scram_credentials([scram], request_timeout=2)["ringlog"].result()
+            for future in admin.alter_user_scram_credentials(users, request_timeout=2).values():
+                future.result()
         except KafkaException:
             tick.wait(1)
         else:

@@ -14,13 +14,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.system.cdc_world import PARTITIONS, write
 from tests.system.guarded_kafka import Guarded, guarded_kafka
 from tests.system.user import User
 
 from ringlog.kernel.ring.partition_key import compose
+from ringlog.log.acls import NEEDS, BrokerUser
+from ringlog.log.topics import RECORD_BYTES_MAX, TOPICS
 from ringlog.protocol.roles import ROLES
 from ringlog.runtime.kafka_config import connection, read_kafka_config
 from ringlog.stack.artifacts import jars
@@ -31,6 +33,8 @@ from ringlog.wire.records import encode_mutation
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 
 PREFIX = "co."
+TOO_LARGE = 2 * RECORD_BYTES_MAX + 64 * 1024
+"""Bytes of a record that no topic takes: who is refused for its size had the right to write."""
 TABLE = {
     "command": "CreateTable",
     "keyspace": "shop",
@@ -105,13 +109,32 @@ def test_everything_works_for_who_logs_in_over_tls(guarded: Guarded, user: User,
     _check_secrecy(guarded, user, tmp_path)
 
 
-def test_each_kind_of_client_logs_in_by_scram(guarded: Guarded, user: User, tmp_path: Path) -> None:
-    """The commands and the node by librdkafka, the agents by aiokafka; of Java one client, as Spark has it."""
+def test_each_kind_of_client_logs_in_by_scram_and_may_do_what_is_its_own(
+    guarded: Guarded, user: User, tmp_path: Path
+) -> None:
+    """The commands and the node by librdkafka, the agents by aiokafka; of Java one client, as Spark has it.
+
+    Each kind has a user of its own, with the rights that ``cluster acls`` gives and no others.
+    """
     name = f"{PREFIX}{uuid.uuid4().hex[:8]}"
     user.run("cluster", "found", name, "--bootstrap", guarded.users, "--kafka-config", str(guarded.login))
-    _settle(user, tmp_path)
+    for kind in BrokerUser:
+        whose = ["--for", kind.value, "--user", kind.value, "--apply", "--cluster", name]
+        user.run("cluster", "acls", *whose, "--bootstrap", guarded.tls, "--kafka-config", str(guarded.admin))
+
+    def by(kind: BrokerUser) -> list[str]:
+        return ["--bootstrap", guarded.users, "--cluster", name, "--kafka-config", str(guarded.logins[kind])]
+
+    user.run(
+        "cluster", "use", name, "--bootstrap", guarded.users, "--kafka-config", str(guarded.logins[BrokerUser.client])
+    )
+    for role in ROLES:
+        user.begin("agent", role, *by(BrokerUser.validator if role == BrokerUser.validator else BrokerUser.agent))
+    user.join_node("--data", str(tmp_path / "node"), *by(BrokerUser.node))
+    _schema(user)
     assert len(json.loads(user.run("agents", "status", "--json"))) == len(ROLES)
     _check_secrecy(guarded, user, tmp_path)
+    _check_thieves(guarded, name)
     java, properties = find_java(), tmp_path / "java.properties"
     assert java is not None
     options = read_kafka_config(guarded.login).security.java()
@@ -124,10 +147,39 @@ def test_each_kind_of_client_logs_in_by_scram(guarded: Guarded, user: User, tmp_
     assert "max.message.bytes" in told.stdout
 
 
+def _check_thieves(guarded: Guarded, cluster: str) -> None:
+    """Who has stolen the credentials of a kind writes to the topics of that kind, and to no other."""
+    for kind in (BrokerUser.client, BrokerUser.node, BrokerUser.cdc_writer):
+        security = read_kafka_config(guarded.logins[kind]).security
+        taken = set()
+        for spec in TOPICS:
+            ended = _tried(f"{cluster}.{spec.suffix}", connection(guarded.users, security))
+            if ended != KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                assert ended == KafkaError.MSG_SIZE_TOO_LARGE, "nothing is written by this test"
+                taken.add(spec.suffix)
+        assert taken == set(NEEDS[kind].writes)
+        assert not taken & {"metadata", "results"}
+    assert "acks" not in NEEDS[BrokerUser.client].writes
+    assert "cdc" not in NEEDS[BrokerUser.client].writes
+
+
+def _tried(topic: str, login: dict[str, str]) -> int:
+    """What becomes of a record that no topic takes."""
+    ended: list[KafkaError] = []
+    producer = Producer(login | {"log_level": 2, "message.max.bytes": 2 * TOO_LARGE})
+    producer.produce(topic, bytes(TOO_LARGE), on_delivery=lambda error, _: ended.append(error))
+    producer.flush(60)
+    return ended[0].code()
+
+
 def _settle(user: User, folder: Path) -> None:
     """Agents, a node that has joined, a table."""
     user.begin("agents")
     user.join_node("--data", str(folder / "node"))
+    _schema(user)
+
+
+def _schema(user: User) -> None:
     user.run("keyspace", "create", "shop", "--factor", "1")
     user.run("submit", json.dumps(TABLE))
 

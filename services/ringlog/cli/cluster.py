@@ -10,6 +10,7 @@ import typer
 from rich.table import Table
 
 from ringlog.cli import cluster_certificates, cluster_use
+from ringlog.cli.cluster_acls import acls
 from ringlog.cli.connection import Bootstrap, Cluster, Json, broker_of, connect, fail, out, resolve, tell_replay
 from ringlog.cli.submitting import asks
 from ringlog.client.founding import found_cluster
@@ -24,6 +25,7 @@ from ringlog.runtime.trust import TRUST_VARIABLE
 app = typer.Typer(help="Found a cluster, choose one, and look at it.", no_args_is_help=True)
 cluster_use.register(app)
 cluster_certificates.register(app)
+app.command("acls")(acls)
 Setting = Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting; may be repeated.")]
 
 

@@ -114,7 +114,7 @@ def principals(admin: AdminClient, cluster: str, writer: str) -> tuple[str, ...]
         AclOperation.WRITE,
         AclPermissionType.ANY,
     )
-    found = _answer(admin.describe_acls(wanted, request_timeout=TIMEOUT_S))
+    found = answered(admin.describe_acls(wanted, request_timeout=TIMEOUT_S))
     return principals_among((binding.principal.removeprefix("User:") for binding in found), cluster, writer)
 
 
@@ -212,17 +212,18 @@ def _bind(
         for operation in operations
     ]
     for future in admin.create_acls(bindings, request_timeout=TIMEOUT_S).values():
-        _answer(future)
+        answered(future)
 
 
 def _set_password(admin: AdminClient, rights: Rights) -> None:
     kind = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, ITERATIONS)
     wanted = UserScramCredentialUpsertion(rights.principal, kind, rights.password.encode())
     for future in admin.alter_user_scram_credentials([wanted], request_timeout=TIMEOUT_S).values():
-        _answer(future)
+        answered(future)
 
 
-def _answer(future: Future[Any]) -> Any:
+def answered(future: Future[Any]) -> Any:
+    """What the broker says to a change of rights. Raises NoAuthorizer, LogUnavailable."""
     try:
         return future.result(timeout=TIMEOUT_S + 5)
     except KafkaException as error:

@@ -1,0 +1,58 @@
+"""The rights of each kind of process: only agents write the log, and what is printed is what is given."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from confluent_kafka.admin import AclPermissionType, ResourcePatternType
+from typer.testing import CliRunner
+
+from ringlog.cli.main import app
+from ringlog.log.acls import NEEDS, BrokerUser, _binding, rules_for
+from ringlog.log.topics import TOPICS
+
+WHERE = ("--bootstrap", "127.0.0.1:1", "--cluster", "shop")
+
+
+def writers(suffix: str) -> set[BrokerUser]:
+    return {kind for kind, needs in NEEDS.items() if suffix in needs.writes}
+
+
+def test_each_topic_is_written_by_whom_it_is_a_claim_of() -> None:
+    assert writers("metadata") == {BrokerUser.validator, BrokerUser.agent}
+    assert writers("results") == {BrokerUser.validator}
+    assert writers("acks") == writers("load") == {BrokerUser.node}
+    assert writers("cdc") == writers("dead-letters") == {BrokerUser.cdc_writer}
+    assert writers("mutations") == {BrokerUser.client}
+    assert all(writers(spec.suffix) for spec in TOPICS)
+    assert {suffix for needs in NEEDS.values() for suffix in needs.writes} == {spec.suffix for spec in TOPICS}
+
+
+def test_a_client_is_in_no_group_and_takes_no_role() -> None:
+    rules = rules_for(BrokerUser.client, "shop")
+    assert {(one.resource, one.operation) for one in rules if one.resource != "topic"} == {("group", "describe")}
+    assert {one.operation for one in rules if one.begins} == {"describe", "describe_configs", "read"}
+
+
+@pytest.mark.parametrize("kind", BrokerUser)
+def test_what_is_printed_is_what_is_given(kind: BrokerUser) -> None:
+    rules = rules_for(kind, "shop")
+    said = CliRunner().invoke(app, ["cluster", "acls", "--for", kind.value, "--user", "u", *WHERE, "--json"])
+    told = json.loads(said.stdout)
+    assert (told["for"], told["applied"], len(told["rules"])) == (kind.value, False, len(rules))
+    plain = CliRunner().invoke(app, ["cluster", "acls", "--for", kind.value, "--user", "u", *WHERE])
+    assert plain.stdout.splitlines() == [one.command("u") for one in rules]
+    for one in rules:
+        made = _binding("u", one)
+        assert (made.principal, made.permission_type, made.name) == ("User:u", AclPermissionType.ALLOW, one.name)
+        assert (made.resource_pattern_type is ResourcePatternType.PREFIXED) == one.begins
+
+
+def test_as_kafka_s_own_tool_takes_it() -> None:
+    said = [one.command("u") for one in rules_for(BrokerUser.agent, "shop")]
+    reads = "--topic shop. --resource-pattern-type prefixed"
+    assert f"--add --allow-principal 'User:u' --operation DescribeConfigs {reads}" in said
+    assert "--add --allow-principal 'User:u' --operation Write --topic shop.metadata" in said
+    prefixed = "--transactional-id shop. --resource-pattern-type prefixed"
+    assert f"--add --allow-principal 'User:u' --operation Write {prefixed}" in said
