@@ -51,7 +51,7 @@ RIGHTS = (
     (ResourceType.GROUP, "spark-kafka"),
     (ResourceType.TRANSACTIONAL_ID, ""),
 )
-"""BrokerUser and prefix of what Ringlog's user may use; an empty prefix is that of the clusters."""
+"""Kind and prefix of what Ringlog's user may use; an empty prefix is that of the clusters."""
 
 
 @dataclass(frozen=True, slots=True)

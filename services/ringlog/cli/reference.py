@@ -46,11 +46,12 @@ from ringlog_cdc.verdicts import REASONS
 
 READ_BY: Mapping[str, str] = {
     "kafka_config": "every client of Kafka",
+    "metrics_port": "agents",
     "metrics_host": "agents, `ringlog cdc run`",
     "insecure": "agents that show figures, nodes, `ringlog cdc run`",
     "trust_config": "nodes, agents that show figures, every client of nodes",
 }
-"""Variables of a process that not only agents and nodes read."""
+"""Variables of a process that others than agents and nodes read, or agents alone."""
 
 HEAD = "<!-- Made by `python -m ringlog.cli.reference docs/reference`; do not edit. -->"
 
