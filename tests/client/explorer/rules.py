@@ -29,7 +29,7 @@ FINDERS = (
         "ringlog.client.plans",
         "if now.request.access is Access.READ and answer.epoch < now.changed:",
         "if now.request.access is Access.READ and answer.epoch < 0:",
-        "what a read was told before the group changed counts",
+        "what a read got before the group changed counts",
         1,
     ),
     Mutant(

@@ -116,7 +116,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "    if command.term and (acting is None or acting.term != command.term):\n",
         "    if command.term and acting is None:\n",
         "the plan of an instance that was taken over begins",
-        600,
+        2_000,
         MOVING,
     ),
     Mutant(
