@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
@@ -123,34 +123,34 @@ def test_the_identical_request_goes_out_until_it_is_answered(
 
 def test_what_is_submitted_meanwhile_travels_together(metadata: FaultyLog, results_log: MemoryLog) -> None:
     class Gate(FaultyLog):
-        """Answers when it is opened."""
+        """Takes what it is given, in that order, when it is opened."""
 
         opened = threading.Event()
 
+        def __init__(self, inner: MemoryLog) -> None:
+            super().__init__(inner)
+            self._one_by_one = ThreadPoolExecutor(max_workers=1)
+
         def hand_over(self, records: Sequence[bytes]) -> Future[None]:
-            future: Future[None] = Future()
+            return self._one_by_one.submit(self._later, records)
 
-            def answer() -> None:
-                assert self.opened.wait(60)
-                self.append(records)
-                future.set_result(None)
-
-            threading.Thread(target=answer).start()
-            return future
+        def _later(self, records: Sequence[bytes]) -> None:
+            assert self.opened.wait(60)
+            self.append(records)
 
     gate = Gate(MemoryLog("tests.requests"))
     logs = Logs(metadata, gate, results_log)
     with Client("", "tests", "tester", logs=logs, resend_s=30) as client, MiniValidator(logs, "v1"):
-        futures = [client.submit_future(Noop()) for _ in range(21)]
+        futures = [client.submit_future(Noop()) for _ in range(16)]
         gate.opened.set()
         answers = [future.result(60) for future in futures]
-    assert [len(records) for records in gate.appends] == [1, 1]
-    assert [len(decode_requests(record)) for records in gate.appends for record in records] == [1, 20]
+    assert [len(records) for records in gate.appends] == [1, 1, 1, 1, 1]
+    assert [len(decode_requests(record)) for records in gate.appends for record in records] == [1, 1, 2, 4, 8]
     takeover, *commits = [len(records) for records in metadata.appends]
     assert takeover == 1
-    assert sum(commits) == 21
-    assert len(commits) <= 2, "the later ones are one group commit, perhaps with the first"
-    assert len({answer.epoch for answer in answers if isinstance(answer, AppliedResult)}) == 21
+    assert sum(commits) == 16
+    assert len(commits) <= 5, "each record is one group commit, perhaps with the one before"
+    assert len({answer.epoch for answer in answers if isinstance(answer, AppliedResult)}) == 16
 
 
 def test_no_answer_leaves_the_fate_open_until_withdrawn(

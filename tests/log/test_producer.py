@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ringlog.log.errors import LogUnavailable
+from ringlog.log.errors import LogUnavailable, RecordTooLarge
 from ringlog.log.producer import AckedProducer, too_large
 from ringlog.log.topics import RECORD_BYTES_MAX
 
@@ -47,3 +47,27 @@ def test_what_can_be_done_about_a_record_that_is_too_large() -> None:
     assert str(beyond).startswith("topic c.schema refuses the record 'table/ks.t' of 3,000,000 bytes for its size (")
     assert too_large("c.metadata", None, 3_000_000).hint == "a record of this topic has at most 2,097,152 bytes"
     assert "max.message.bytes=2097152" in too_large("c.metadata", None, 5_000).hint
+
+
+def test_records_sent_together_have_one_answer_and_the_one_that_can_never_be_there_is_it() -> None:
+    producer = AckedProducer(NOBODY, delivery_timeout_s=0.2)
+    future = producer.send_all("topic", [b"a", b"x" * (2 * RECORD_BYTES_MAX + 1), b"c"])
+    with pytest.raises(RecordTooLarge, match="topic"):
+        future.result(DEADLINE_S)
+    producer.close(0.1)
+
+
+def test_records_that_nobody_acknowledged_are_unknown() -> None:
+    producer = AckedProducer(NOBODY, delivery_timeout_s=0.2)
+    future = producer.send_all("topic", [b"a", b"b"])
+    with pytest.raises(LogUnavailable, match="not acknowledged"):
+        future.result(DEADLINE_S)
+    assert producer.send_all("topic", []).result(DEADLINE_S) is None
+    producer.close(0.1)
+
+
+def test_records_for_a_closed_producer_are_not_sent() -> None:
+    producer = AckedProducer(NOBODY, delivery_timeout_s=0.2)
+    producer.close(0.1)
+    with pytest.raises(LogUnavailable, match="closed"):
+        producer.send_all("topic", [b"a", b"b"]).result(DEADLINE_S)

@@ -7,8 +7,8 @@ thread at a time, by whatever ends that wait:
 - the *listener*, a thread that reads the results from their end at the start, makes one read barrier for all requests
   whose results are to be judged, and looks at the times.
 
-What is to be sent goes out at once if nothing is under way to the requests. What comes meanwhile goes out together, in
-one record as far as that is allowed, by the thread that brings the answer to what was: no thread is woken for it.
+What is to be sent goes out when the ``Outbox`` says so, in one record as far as that is allowed, by the thread that put
+the last of it there or that brings the answer to what was under way: no thread is woken for it.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from dataclasses import replace
 from typing import Any
 
 from ringlog.client.errors import ClientBroken, InvalidSubmission, SubmissionTimedOut
+from ringlog.client.outbox import Outbox
 from ringlog.client.results import Submitted
 from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, UnreadableEntry
 from ringlog.kernel.state import ClusterState
@@ -95,8 +96,7 @@ class Engine:
         self._resend = micros(resend_s)
         self._lock = threading.Lock()
         self._pending: dict[str, _Pending] = {}
-        self._queue: dict[str, Send] = {}
-        self._is_sending = False
+        self._outbox = Outbox()
         self._stopping = threading.Event()
         self._listener: threading.Thread | None = None
         self._subscription: Subscription | None = None
@@ -160,7 +160,7 @@ class Engine:
                         outcome = _now()
                     case Send():
                         outcome = None
-                        self._queue[effect.question.asked.request_id] = effect
+                        self._outbox.put(effect, _now())
                     case Hear() if pending.heard or pending.noted:
                         outcome = self._taken(pending)
                     case _:
@@ -169,12 +169,18 @@ class Engine:
                         return _nothing
         except StopIteration as done:
             answer: Submitted = done.value
-            del self._pending[pending.question.asked.request_id]
+            self._forget(pending)
             return lambda: pending.future.set_result(answer)
         except NoAnswer:
-            del self._pending[pending.question.asked.request_id]
+            self._forget(pending)
             error = _timed_out(pending, "the validator's answer")
             return lambda: pending.future.set_exception(error)
+
+    def _forget(self, pending: _Pending) -> None:
+        """It has its end."""
+        request_id = pending.question.asked.request_id
+        del self._pending[request_id]
+        self._outbox.ended(request_id)
 
     @staticmethod
     def _taken(pending: _Pending) -> list[Result]:
@@ -193,14 +199,14 @@ class Engine:
     def _end(self, settle: Callable[[], None]) -> None:
         """What a step leaves to be done without the lock."""
         settle()
-        if self._queue and not self._is_sending:
+        if self._outbox.is_ready():
             self._guard(self._send)
 
     def _fail(self, pending: _Pending, error: LogError) -> None:
         with self._lock:
             if self._pending.get(pending.question.asked.request_id) is not pending:
                 return
-            del self._pending[pending.question.asked.request_id]
+            self._forget(pending)
             pending.waits = None
             pending.steps.close()
         pending.future.set_exception(error)
@@ -234,20 +240,18 @@ class Engine:
     # ----------------------------------------------------------------------------------------------- sending
 
     def _send(self) -> None:
-        """Hand over what waits, unless something is under way: then it follows that."""
+        """Hand over what waits, if it is time for that."""
         with self._lock:
-            if self._is_sending or self._stopping.is_set():
-                return
-            waiting = [send for request, send in self._queue.items() if request in self._pending]
-            self._queue = {}
-            self._is_sending = bool(waiting)
+            is_time = self._outbox.is_ready() or self._outbox.is_due(_now())
+            waiting = self._outbox.take() if is_time and not self._stopping.is_set() else []
+            if waiting:
+                made = parcels(waiting)
+                sent = self._requests.hand_over([parcel.data for parcel in made])
         if waiting:
-            made = parcels(waiting)
-            sent = self._requests.hand_over([parcel.data for parcel in made])
             sent.add_done_callback(lambda answer: self._guard(self._sent, made, answer))
 
     def _sent(self, made: Sequence[Parcel], answer: Future[None]) -> None:
-        """The requests' topic has answered: what came meanwhile goes out."""
+        """The requests' topic has answered."""
         error = answer.exception()
         if isinstance(error, RecordTooLarge):
             self._take_apart([parcel for parcel in made if len(parcel.data) >= error.size], error)
@@ -256,17 +260,14 @@ class Engine:
             log.warning("requests_unanswered", requests=count, error=error.message)
         elif error is not None:
             raise error
-        with self._lock:
-            self._is_sending = False
-        if self._queue:
-            self._send()
 
     def _take_apart(self, refused: Sequence[Parcel], error: RecordTooLarge) -> None:
         """What the topic does not take in one record goes out in several; what is alone already never gets there."""
         for parcel in refused:
             if len(parcel.sent) > 1:
                 with self._lock:
-                    self._queue |= {send.question.asked.request_id: replace(send, alone=True) for send in parcel.sent}
+                    for send in parcel.sent:
+                        self._outbox.put(replace(send, alone=True), _now())
                 continue
             pending = self._pending.get(parcel.sent[0].question.asked.request_id)
             if pending is not None:
@@ -336,6 +337,8 @@ class Engine:
                 self._fail(pending, ReplicaHalted(halt.code, halt.detail, halt.offset, halt.hint))
             elif now >= pending.until:
                 self._rouse(pending)
+        if self._outbox.is_due(now):
+            self._send()
 
 
 def _now() -> Micros:

@@ -31,6 +31,8 @@ TOO_LARGE = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE)
 """What the client, or a broker, says of a record that is too large: definite, unlike all other failures."""
 
 _LIMIT = "max.message.bytes"
+REFUSED = "_error"
+"""Where the client leaves what it has against a record of many."""
 FRAMING_BYTES = 1_024
 """More than the broker's format adds to a record that travels alone."""
 
@@ -87,6 +89,23 @@ def _failure(topic: str, key: bytes | None, size: int, error: KafkaError) -> Log
     return LogUnavailable(f"{topic}: not acknowledged: {error.str()}", "its fate is unknown")
 
 
+def _refusal(topic: str, key: bytes | None, size: int, error: KafkaError) -> LogError:
+    """What an author hears of a record that this process's own client does not take."""
+    if error.code() in TOO_LARGE:
+        return too_large(topic, key, size)
+    if error.code() == KafkaError._QUEUE_FULL:
+        return _full(topic)
+    return LogUnavailable(f"{topic}: not sent: {error.str()}", "its fate is unknown")
+
+
+def _full(topic: str) -> LogUnavailable:
+    return LogUnavailable(f"{topic}: too many records wait for the broker", "is it up?")
+
+
+def _closed(topic: str) -> LogUnavailable:
+    return LogUnavailable(f"{topic}: not sent: this producer is closed")
+
+
 class _Together:
     """The one answer to records that were sent together, when each has its own. A record that is refused for ever is
     what is raised, if there is one.
@@ -102,26 +121,19 @@ class _Together:
         if not count:
             self.future.set_result(None)
 
-    def delivered(self, size: int) -> Delivery:
-        """Called with the answer of a record of ``size`` bytes."""
+    def delivered(self, error: KafkaError | None, message: Message) -> None:
+        """The answer of one record."""
+        self.answered(None if error is None else _failure(self._topic, None, len(message.value() or b""), error))
 
-        def answered(error: KafkaError | None, _: Message) -> None:
-            with self._lock:
-                self._left -= 1
-                if error is not None:
-                    found = _failure(self._topic, None, size, error)
-                    if self._failed is None or isinstance(found, RecordTooLarge):
-                        self._failed = found
-                if self._left or self.future.done():
-                    return
-            self.fail(self._failed) if self._failed is not None else self.future.set_result(None)
-
-        return answered
-
-    def fail(self, error: LogError) -> None:
-        """A record was not taken: those behind it were not sent."""
-        if not self.future.done():
-            self.future.set_exception(error)
+    def answered(self, failure: LogError | None) -> None:
+        """What became of one record."""
+        with self._lock:
+            self._left -= 1
+            if failure is not None and (self._failed is None or isinstance(failure, RecordTooLarge)):
+                self._failed = failure
+            if self._left:
+                return
+        self.future.set_result(None) if self._failed is None else self.future.set_exception(self._failed)
 
 
 class AckedProducer:
@@ -166,33 +178,42 @@ class AckedProducer:
     def send_all(self, topic: str, values: Sequence[bytes]) -> Future[None]:
         """Send records to partition 0, in this order; one future for all: it fails if one of them does.
 
-        It raises what ``send`` raises, all of it from the future.
+        They are handed to the client at once, since each one that it is given by itself wakes its thread. The future
+        raises what ``send`` raises; of one that is refused here, those behind it may be on their way.
         """
         together = _Together(topic, len(values))
-        try:
-            for value in values:
-                self._produce(topic, value, None, 0, together.delivered(len(value)))
-        except LogError as error:
-            together.fail(error)
+        records: list[dict[str, Any]] = [{"value": value} for value in values]
+        with self._lock:
+            is_closed, producer = self._closed, self._producer
+            if not is_closed:
+                producer.produce_batch(topic, records, partition=0, on_delivery=together.delivered)
+        is_broken = False
+        for record in records:
+            if is_closed:
+                together.answered(_closed(topic))
+            elif (error := record.get(REFUSED)) is not None:
+                is_broken |= error.fatal() or error.code() == KafkaError._FATAL
+                together.answered(_refusal(topic, None, len(record["value"]), error))
+        if is_broken:
+            self._replace(producer)
         return together.future
 
     def _produce(self, topic: str, value: bytes | None, key: bytes | None, place: int, delivered: Delivery) -> None:
         with self._lock:
             if self._closed:
-                raise LogUnavailable(f"{topic}: not sent: this producer is closed")
+                raise _closed(topic)
             producer = self._producer
             try:
                 producer.produce(topic, value=value, key=key, partition=place, on_delivery=delivered)
                 return
             except BufferError as error:
-                raise LogUnavailable(f"{topic}: too many records wait for the broker", "is it up?") from error
+                raise _full(topic) from error
             except KafkaException as error:
-                if error.args[0].code() in TOO_LARGE:
-                    raise too_large(topic, key, len(key or b"") + len(value or b"")) from error
                 refused = error
-        if refused.args[0].fatal() or refused.args[0].code() == KafkaError._FATAL:
+        why: KafkaError = refused.args[0]
+        if why.fatal() or why.code() == KafkaError._FATAL:
             self._replace(producer)
-        raise LogUnavailable(f"{topic}: not sent: {refused.args[0].str()}", "its fate is unknown") from refused
+        raise _refusal(topic, key, len(key or b"") + len(value or b""), why) from refused
 
     def flush(self, timeout_s: float) -> int:
         """Wait until everything sent has been answered; returns how many records are still open at the deadline."""

@@ -3,18 +3,37 @@
 from __future__ import annotations
 
 import os
+import threading
 from hashlib import blake2b
 
 from ringlog.protocol.draw import Draw
 from ringlog.wire.mapping import uuid_text
 
+DRAWN_AT_ONCE = 4_096
+
 
 class SystemDraw:
-    """The operating system's source."""
+    """The operating system's source. Safe from threads.
+
+    Bytes are taken out of it in advance: a question to the system gives other threads the interpreter, and an author
+    that makes hundreds of ids would get it back late, hundreds of times. A forked process must make its own.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._bytes = b""
+        self._taken = 0
 
     def take(self, count: int) -> bytes:
-        """Random bytes."""
-        return os.urandom(count)
+        """Random bytes, none of them twice."""
+        if count < 0:
+            raise ValueError(f"negative count: {count}")
+        with self._lock:
+            begin, self._taken = self._taken, self._taken + count
+            if self._taken > len(self._bytes):
+                self._bytes = os.urandom(max(count, DRAWN_AT_ONCE))
+                begin, self._taken = 0, count
+            return self._bytes[begin : self._taken]
 
 
 class SeededDraw:

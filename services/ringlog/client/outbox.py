@@ -1,0 +1,56 @@
+"""What a client has to send to the validator, and when it goes out: a value's worth of rule, without threads.
+
+Each record of the requests topic, and each batch of entries that it leads to, costs broker, validator and client about
+as much as ten requests in it. So requests travel together, as far as nobody waits for that:
+
+- A request goes out at once if at least as many wait as are *under way* (sent, and without an answer). A lone request
+  never waits, nor does a second one. Many of them fall into two groups that take turns: while one is decided, the
+  answers of the other are read and what follows on them is made.
+- ``GROUP`` are enough whatever is under way: who submits hundreds at once has the first ones decided while the last
+  ones are still made.
+- What has waited for ``HOLD`` goes out in any case: the validator may be away, and what is under way lost.
+
+Not safe from threads: its owner has a lock.
+"""
+
+from __future__ import annotations
+
+from ringlog.kernel.values import Micros
+from ringlog.protocol.submission import Send
+
+GROUP = 64
+HOLD: Micros = 100_000
+
+
+class Outbox:
+    """Requests that wait, in order, each once; and the ids of those under way."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, Send] = {}
+        self._under_way: set[str] = set()
+        self._since: Micros = 0
+
+    def put(self, send: Send, now: Micros) -> None:
+        """A request is to be sent, perhaps again."""
+        if not self._waiting:
+            self._since = now
+        self._waiting[send.question.asked.request_id] = send
+
+    def ended(self, request_id: str) -> None:
+        """The request has its answer, or nobody waits for one any more."""
+        self._under_way.discard(request_id)
+        self._waiting.pop(request_id, None)
+
+    def is_ready(self) -> bool:
+        """May what waits go out now?"""
+        return bool(self._waiting) and len(self._waiting) >= min(len(self._under_way), GROUP)
+
+    def is_due(self, now: Micros) -> bool:
+        """Has something waited for long enough, whatever is under way?"""
+        return bool(self._waiting) and now >= self._since + HOLD
+
+    def take(self) -> list[Send]:
+        """All that waits, in order; it is under way from now on."""
+        waiting, self._waiting = list(self._waiting.values()), {}
+        self._under_way.update(send.question.asked.request_id for send in waiting)
+        return waiting

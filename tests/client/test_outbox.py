@@ -1,0 +1,88 @@
+"""When requests go out: alone at once, many in groups that take turns, nothing later than it may."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ringlog.client.outbox import GROUP, HOLD, Outbox
+from ringlog.protocol.submission import Asked, Question, Send
+
+
+def send(number: int) -> Send:
+    return Send(Question(Asked(f"r{number}", 0, "d"), "Noop", b"x"), alone=False)
+
+
+def ids(sent: list[Send]) -> list[str]:
+    return [one.question.asked.request_id for one in sent]
+
+
+def test_the_first_and_the_second_go_at_once_and_the_third_waits_for_an_answer() -> None:
+    box = Outbox()
+    for number in (1, 2):
+        box.put(send(number), 0)
+        assert box.is_ready()
+        assert ids(box.take()) == [f"r{number}"]
+    box.put(send(3), 0)
+    assert not box.is_ready(), "one waits, two are under way"
+    box.ended("r1")
+    assert box.is_ready()
+    assert ids(box.take()) == ["r3"]
+    assert not box.is_ready(), "nothing waits"
+
+
+def test_a_full_group_waits_for_nobody() -> None:
+    box = Outbox()
+    for number in range(10 * GROUP):
+        box.put(send(number), 0)
+    box.take()
+    for number in range(GROUP - 1):
+        box.put(send(1_000 + number), 0)
+        assert not box.is_ready()
+    box.put(send(2_000), 0)
+    assert box.is_ready()
+
+
+def test_what_has_waited_long_is_due_whatever_is_under_way() -> None:
+    box = Outbox()
+    for number in range(5):
+        box.put(send(number), 0)
+    box.take()
+    box.put(send(10), 7)
+    box.put(send(11), 7 + HOLD - 1)
+    assert not box.is_due(7 + HOLD - 1)
+    assert box.is_due(7 + HOLD)
+    assert ids(box.take()) == ["r10", "r11"]
+    assert not box.is_due(10 * HOLD), "nothing waits"
+
+
+def test_what_is_sent_again_is_under_way_once_and_what_ended_is_not_sent() -> None:
+    box = Outbox()
+    box.put(send(1), 0)
+    box.take()
+    box.put(send(1), 0)
+    assert ids(box.take()) == ["r1"]
+    box.put(send(2), 0)
+    box.ended("r2")
+    assert not box.is_due(HOLD)
+    box.ended("r1")
+    box.put(send(3), 0)
+    box.put(send(4), 0)
+    assert ids(box.take()) == ["r3", "r4"]
+
+
+@given(st.lists(st.integers(1, 3), min_size=1, max_size=200), st.integers(1, 200))
+def test_nobody_waits_for_ever_where_answers_come(ends: list[int], writers: int) -> None:
+    """Writers that each wait for their answer: everything goes out, without a look at the clock."""
+    box, waits, under_way, number = Outbox(), writers, [], 0
+    for step in range(3 * writers + len(ends)):
+        if waits:
+            waits, number = waits - 1, number + 1
+            box.put(send(number), 0)
+        else:
+            assert under_way, "all wait, and nobody is asked"
+            for _ in range(min(ends[step % len(ends)], len(under_way))):
+                box.ended(under_way.pop(0))
+                waits += 1
+        if box.is_ready():
+            under_way += ids(box.take())
