@@ -10,6 +10,7 @@ import pytest
 
 from ringlog.client.client import Client, Logs
 from ringlog.client.errors import ClientBroken, InvalidSubmission, NotFounded, SubmissionTimedOut
+from ringlog.client.outbox import GROUP
 from ringlog.client.results import AppliedResult, ExpiredResult, RejectedResult, Submitted, WithdrawnResult
 from ringlog.kernel.commands.cluster import ChangeSettings, Noop, TakeOver
 from ringlog.kernel.commands.keyspaces import DropKeyspace
@@ -151,6 +152,15 @@ def test_what_is_submitted_meanwhile_travels_together(metadata: FaultyLog, resul
     assert sum(commits) == 16
     assert len(commits) <= 5, "each record is one group commit, perhaps with the one before"
     assert len({answer.epoch for answer in answers if isinstance(answer, AppliedResult)}) == 16
+
+
+def test_many_at_once_travel_in_full_groups(client: Client, logs: Logs, requests_log: FaultyLog) -> None:
+    with MiniValidator(logs, "v1"):
+        answers = client.submit_many([Noop()] * (GROUP + 3))
+    assert {type(answer) for answer in answers} == {AppliedResult}
+    sizes = [len(decode_requests(record)) for records in requests_log.appends for record in records]
+    assert sizes == [GROUP, 3]
+    assert client.submit_many([]) == ()
 
 
 def test_no_answer_leaves_the_fate_open_until_withdrawn(

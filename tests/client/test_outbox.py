@@ -43,6 +43,25 @@ def test_a_full_group_waits_for_nobody() -> None:
     assert box.is_ready()
 
 
+def test_while_more_follow_only_full_groups_go() -> None:
+    box = Outbox()
+    box.more_follow += 1
+    for number in range(GROUP - 1):
+        box.put(send(number), 0)
+        assert not box.is_ready()
+    box.put(send(GROUP), 0)
+    assert box.is_ready()
+    box.take()
+    box.ended("r1")
+    box.put(send(GROUP + 1), 0)
+    assert not box.is_ready()
+    for number in range(GROUP - 1):
+        box.ended(f"r{number}")
+    assert not box.is_ready(), "one is under way, and more follow"
+    box.more_follow -= 1
+    assert box.is_ready()
+
+
 def test_what_has_waited_long_is_due_whatever_is_under_way() -> None:
     box = Outbox()
     for number in range(5):

@@ -219,7 +219,10 @@ class Client:
 
         They travel together. Answers in the order of the commands.
         """
-        futures = [self.submit_future(command, timeout_s=timeout_s) for command in commands]
+        with self._engine.several():
+            futures = [self.submit_future(command, timeout_s=timeout_s) for command in commands]
+        if futures:
+            futures[-1].exception()  # it comes last as a rule: to wait for each would wake this thread as often
         return tuple(future.result() for future in futures)
 
     def withdraw(

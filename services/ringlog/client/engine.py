@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -141,6 +142,19 @@ class Engine:
             settle = self._go_on(pending, None)
         self._end(settle)
         return pending.future
+
+    @contextmanager
+    def several(self) -> Iterator[None]:
+        """What is submitted inside, by whatever thread, goes out in full groups; the rest of it at the end."""
+        with self._lock:
+            self._outbox.more_follow += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._outbox.more_follow -= 1
+            if self._outbox.is_ready():
+                self._guard(self._send)
 
     # -------------------------------------------------------------------------------------- one question
 

@@ -7,7 +7,7 @@ as much as ten requests in it. So requests travel together, as far as nobody wai
   never waits, nor does a second one. Many of them fall into two groups that take turns: while one is decided, the
   answers of the other are read and what follows on them is made.
 - ``GROUP`` are enough whatever is under way: who submits hundreds at once has the first ones decided while the last
-  ones are still made.
+  ones are still made. Nothing less goes out before that where it is known that more follow at once.
 - What has waited for ``HOLD`` goes out in any case: the validator may be away, and what is under way lost.
 
 Not safe from threads: its owner has a lock.
@@ -29,6 +29,8 @@ class Outbox:
         self._waiting: dict[str, Send] = {}
         self._under_way: set[str] = set()
         self._since: Micros = 0
+        self.more_follow = 0
+        """How many are just making several requests."""
 
     def put(self, send: Send, now: Micros) -> None:
         """A request is to be sent, perhaps again."""
@@ -43,7 +45,8 @@ class Outbox:
 
     def is_ready(self) -> bool:
         """May what waits go out now?"""
-        return bool(self._waiting) and len(self._waiting) >= min(len(self._under_way), GROUP)
+        enough = GROUP if self.more_follow else min(len(self._under_way), GROUP)
+        return bool(self._waiting) and len(self._waiting) >= enough
 
     def is_due(self, now: Micros) -> bool:
         """Has something waited for long enough, whatever is under way?"""

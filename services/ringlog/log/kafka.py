@@ -1,6 +1,6 @@
 """A log on a Kafka topic with one partition.
 
-Appends go through an idempotent producer with ``acks=all``; reading assigns partition 0 and joins no group, so
+Appends go through an acknowledged producer (``acks=all``); reading assigns partition 0 and joins no group, so
 nothing is ever rebalanced away and no committed offset is believed. An offset that the topic does not hold any more
 is an error, never a silent jump (``auto.offset.reset=error``).
 
@@ -175,7 +175,9 @@ class KafkaLog:
     def _sender(self) -> AckedProducer:
         with self._lock:
             if self._producer is None:
-                self._producer = AckedProducer(self._bootstrap, f"ringlog-{self._topic}", self._delivery_timeout_s)
+                self._producer = AckedProducer(
+                    self._bootstrap, f"ringlog-{self._topic}", self._delivery_timeout_s, not self._spec.counts_once
+                )
             return self._producer
 
     def _offsets(self, timeout_s: float) -> tuple[int, int]:

@@ -1,5 +1,5 @@
-"""An acknowledged producer: idempotent, ``acks=all``, in order, with a thread of its own that serves the
-acknowledgements.
+"""An acknowledged producer: ``acks=all``, in order, idempotent where records do not count once anyway, with a thread of
+its own that serves the acknowledgements.
 
 An acknowledgement means that every in-sync copy has the record. A failure means that nobody knows: the record may be
 in the topic, or may get there until ``delivery_timeout_s`` has passed. After a fatal error the client inside is
@@ -50,12 +50,19 @@ class Delivered:
     time_ms: int = 0
 
 
-def producer_config(bootstrap_servers: str, client_id: str, delivery_timeout_s: float) -> dict[str, Any]:
-    """The settings of a producer that keeps order and loses nothing that it acknowledged."""
+def producer_config(
+    bootstrap_servers: str, client_id: str, delivery_timeout_s: float, is_idempotent: bool = True
+) -> dict[str, Any]:
+    """The settings of a producer that keeps order and loses nothing that it acknowledged.
+
+    One that is not idempotent may send a record twice: for topics whose records count once. An idempotent one has at
+    most five *records* under way to a partition, not five requests, and while more wait its thread asks the kernel
+    again and again whether the answer is there: that took up to half of a validator's processor time.
+    """
     return {
         **connection(bootstrap_servers),
         "client.id": client_id,
-        "enable.idempotence": True,
+        "enable.idempotence": is_idempotent,
         "acks": "all",
         "linger.ms": 0,
         "max.in.flight.requests.per.connection": 1,
@@ -139,8 +146,14 @@ class _Together:
 class AckedProducer:
     """Sends records and tells of each what became of it. Safe from threads."""
 
-    def __init__(self, bootstrap_servers: str, client_id: str = "ringlog", delivery_timeout_s: float = 10.0) -> None:
-        self._config = producer_config(bootstrap_servers, client_id, delivery_timeout_s)
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        client_id: str = "ringlog",
+        delivery_timeout_s: float = 10.0,
+        is_idempotent: bool = True,
+    ) -> None:
+        self._config = producer_config(bootstrap_servers, client_id, delivery_timeout_s, is_idempotent)
         self._lock = threading.Lock()
         self._producer = Producer(self._config)
         self._closed = False

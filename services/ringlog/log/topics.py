@@ -69,6 +69,8 @@ class TopicSpec:
     initial: Mapping[str, str] = field(default_factory=dict)
     at_most: Mapping[str, str] = field(default_factory=dict)
     """Numbers: set when it is made, and lowered at the start of a cluster if they are greater."""
+    counts_once: bool = False
+    """A record that is there twice, at whatever distance, counts once: its readers know it by its id."""
 
     @property
     def raised(self) -> Mapping[str, str]:
@@ -98,8 +100,13 @@ def _compacted(
     return TopicSpec(suffix, 1, _SAFE | _COMPACT | dict(required or {}), _LARGE | dict(initial or {}), at_most or {})
 
 
-METADATA = TopicSpec("metadata", 1, _SAFE | _FOREVER | _DELETE | {"message.timestamp.type": "CreateTime"} | _LARGE)
-REQUESTS = TopicSpec("requests", 1, _SAFE | _DELETE | _LARGE, {"retention.ms": str(7 * _DAY_MS)})
+METADATA = TopicSpec(
+    "metadata",
+    1,
+    _SAFE | _FOREVER | _DELETE | {"message.timestamp.type": "CreateTime"} | _LARGE,
+    counts_once=True,
+)
+REQUESTS = TopicSpec("requests", 1, _SAFE | _DELETE | _LARGE, {"retention.ms": str(7 * _DAY_MS)}, counts_once=True)
 RESULTS = TopicSpec("results", 1, _SAFE | _FOREVER | _DELETE, _LARGE)
 ACKS = _compacted("acks", _BRISK)
 LOAD = _compacted("load", _BRISK, _APPEND_TIME)
