@@ -18,6 +18,7 @@ from ringlog.agents.contract import Acknowledge, Ended
 from ringlog.agents.exits import CRASHED, HALTED, SUPERSEDED, Diverged, End, Superseded
 from ringlog.agents.snapshots import SnapshotSteps, SnapshotThread
 from ringlog.agents.soundness import Soundness
+from ringlog.agents.telling import Telling
 from ringlog.agents.truncation import LogEnds
 from ringlog.agents.watch import records_of
 from ringlog.agents.watched import ACTIVE, RoleView
@@ -43,7 +44,6 @@ from ringlog.runtime.logs import Seldom, get_logger
 from ringlog.runtime.settings import ProcessSettings
 from ringlog.wire.records import AgentStatus, RefusedProposal, encode_agent_status
 
-HEARTBEAT_S = 1.0
 LOOK_S = 0.1
 WAIT_S = 0.5
 TAKE_OVER_TIMEOUT_S = 30.0
@@ -271,15 +271,10 @@ class RoleThread(ABC):
             raise ReplicaHalted(halt.code, halt.detail, halt.offset, halt.hint)
 
     def _beat(self) -> None:
-        """Tell the status each second, and soon after each change of it."""
-        told: tuple[object, ...] = ()
-        silent_s = 0.0
+        telling = Telling()
         while not self._stopping.wait(LOOK_S):
-            silent_s += LOOK_S
             self._sound.look(self.replica.state)
-            now = (self.handled_epoch(), self._status, self.refused(), self._sound.alarm)
-            if now != told or silent_s >= HEARTBEAT_S:
-                told, silent_s = now, 0.0
+            if telling.is_due(self.handled_epoch(), (self._status, self.refused(), self._sound.alarm), LOOK_S):
                 self._tell()
 
     def _say_goodbye(self, end: End | None) -> None:

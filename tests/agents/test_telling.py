@@ -1,0 +1,22 @@
+"""When an agent tells its status."""
+
+from __future__ import annotations
+
+from ringlog.agents.telling import Telling
+
+
+def test_what_changes_is_told_at_the_next_look_and_what_stays_each_second() -> None:
+    telling = Telling()
+    assert telling.is_due(5, "starting", 0.1)
+    assert telling.is_due(5, "active", 0.1)
+    assert [telling.is_due(5, "active", 0.25) for _ in range(8)] == [False, False, False, True] * 2
+
+
+def test_epochs_that_follow_one_another_are_told_once_a_second_and_the_last_one_soon() -> None:
+    telling = Telling()
+    assert telling.is_due(1, "active", 0.1)
+    told = [telling.is_due(epoch, "active", 0.25) for epoch in range(2, 10)]
+    assert told == [False, False, False, True] * 2
+    assert not telling.is_due(10, "active", 0.25)
+    assert telling.is_due(10, "active", 0.25), "it is the last one for a moment"
+    assert not telling.is_due(10, "active", 0.25)
