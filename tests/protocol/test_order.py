@@ -13,7 +13,7 @@ from ringlog.cache.projection import CacheDelta, Full
 from ringlog.kernel.changes import EpochChange
 from ringlog.kernel.commands.cluster import Noop, TakeOver
 from ringlog.kernel.outcome import Entry, OutcomeKind
-from ringlog.kernel.state import EMPTY_STATE
+from ringlog.kernel.state import EMPTY_STATE, ClusterState
 from ringlog.log.author import Author
 from ringlog.protocol.answers import AppliedResult, RejectedResult
 from ringlog.protocol.commit import Undecided, commit, settle
@@ -33,7 +33,7 @@ from ringlog.protocol.effects import (
 )
 from ringlog.protocol.fates import EntryChain, Fate
 from ringlog.protocol.keeper import AwaitNewer, NextOffset, Store, keep
-from ringlog.protocol.publisher import Announce, Diverge, Follow, LastPublished, NextStates, Restore, publish
+from ringlog.protocol.publisher import TOGETHER, Announce, Diverge, Follow, LastPublished, NextStates, Restore, publish
 from ringlog.protocol.role import Accept, Acts, Initialise, Look, superseded, take_role
 from ringlog.protocol.validator import Meanwhile, ReadResults, Requests, Trim, answer_requests
 from ringlog.protocol.validator_values import Ack, Publish, Shown
@@ -281,6 +281,48 @@ def test_a_publisher_restores_then_goes_on_behind_what_was_published() -> None:
     assert notes.seen[:3] == ["CatchUp", "Look", "Initialise"]
     rest = ["LastPublished", "Barrier", "Look", "Follow", "NextStates", "Look", "Restore", "Accept"]
     assert notes.seen[3:] == [*rest, "Look", "announcing", "Announce", "NextStates"]
+
+
+def published_in(rounds: list[list[tuple[ClusterState, ClusterState]]], size: int) -> list[Announce]:
+    """What a publisher of an empty log writes that finds these states, a list each time it looks; each epoch has
+    ``size`` records.
+    """
+    found: list[Announce] = []
+    left = list(rounds)
+
+    def more(_: object) -> list[tuple[ClusterState, ClusterState]]:
+        if not left:
+            raise Over
+        return left.pop(0)
+
+    known: dict[type, Callable[[Any], Any]] = {
+        Initialise: nothing,
+        Look: nothing,
+        LastPublished: nothing,
+        Follow: lambda _: EMPTY_STATE,
+        NextStates: more,
+        Accept: nothing,
+        Announce: found.append,
+    }
+    notes = Notes(World(), known)
+    notes.run(publish(notes.direct, lambda _, after: [after.epoch] * size))
+    return found
+
+
+def test_epochs_that_were_folded_meanwhile_go_out_together_and_each_of_them_whole() -> None:
+    world = World()
+    states = [EMPTY_STATE, world.state]
+    for _ in range(5):
+        world.direct()
+        states.append(world.state)
+    pairs = list(pairwise(states))
+    rounds = [pairs[:1], [(states[1], states[1])], pairs[1:]]
+    assert published_in(rounds, 2) == [Announce([1, 1], 1), Announce([n for n in range(2, 7) for _ in "ab"], 6)]
+    large = published_in([pairs], TOGETHER // 2)
+    assert [one.epoch for one in large] == [2, 4, 6]
+    assert [sorted(set(one.changes)) for one in large] == [[1, 2], [3, 4], [5, 6]]
+    largest = published_in([pairs], TOGETHER + 1)
+    assert [(one.epoch, len(one.changes)) for one in largest] == [(n, TOGETHER + 1) for n in range(1, 7)]
 
 
 @pytest.mark.parametrize("ahead", [True, False])

@@ -1,4 +1,8 @@
-"""The publisher at work: each epoch's difference goes out in one transaction over all change topics.
+"""The publisher at work: each epoch's difference goes out in one transaction over all change topics, with those that
+were folded meanwhile.
+
+A transaction costs the broker more than a commit does. A publisher that is behind catches up by whole epochs, up to
+``TOGETHER`` records: a reader of committed records sees each of them as if it had come alone, and never a part of one.
 
 After its take-over it initialises the role's transactional id, reads from ``epochs`` how far the topics go, and follows
 the log up to there without writing. If the log does not contain what was published it ends: nothing it could write
@@ -7,16 +11,20 @@ would mend that. What the change topics lack of that epoch's state is written be
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ringlog.kernel.changes import EPOCHS, TELLINGS, ChangeRecord, EpochChange, diff
 from ringlog.kernel.state import EMPTY_STATE, ClusterState
+from ringlog.kernel.values import Epoch
 from ringlog.protocol.direct import Direct
 from ringlog.protocol.effects import At, Barrier, Steps
 from ringlog.protocol.role import Accept, Look, take_id
 
 ROLE = "publisher"
+TOGETHER = 1_000
+"""Change records in one transaction, if they are of several epochs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +60,21 @@ class Restore:
 
 @dataclass(frozen=True, slots=True)
 class Announce:
-    """Write the difference of two neighbouring states in one transaction under the role's id."""
+    """Write the differences of one or more epochs, the last of which is ``epoch``, in one transaction under the role's
+    id. ``changes``: as ``difference`` gave them.
+    """
 
-    before: ClusterState
-    after: ClusterState
+    changes: Sequence[Any]
+    epoch: Epoch
 
 
-def publish(direct: Direct) -> Steps[None]:
-    """Serve one term of the publisher; ends by what the driver raises."""
+Difference = Callable[[ClusterState, ClusterState], Sequence[Any]]
+
+
+def publish(direct: Direct, difference: Difference = diff) -> Steps[None]:
+    """Serve one term of the publisher; ends by what the driver raises. ``difference``: ``diff``, or the
+    same in the form in which the driver writes it.
+    """
     yield from take_id()
     last: EpochChange | None = yield LastPublished()
     why = ahead(last, (yield Barrier(direct.patience)))
@@ -74,13 +89,25 @@ def publish(direct: Direct) -> Steps[None]:
         is_resumed = yield from _resume(last, start)
     while True:
         states: Iterable[tuple[ClusterState, ClusterState]] = yield NextStates()
+        waiting: list[Any] = []
         for before, after in states:
             yield Look()
-            if is_resumed and after is not before:
-                yield At("announcing")
-                yield Announce(before, after)
-            elif not is_resumed:
+            if not is_resumed:
                 is_resumed = yield from _resume(last, after)
+            elif after is not before:
+                changes = difference(before, after)
+                if waiting and len(waiting) + len(changes) > TOGETHER:
+                    yield from _announce(waiting, before.epoch)
+                    waiting = []
+                waiting += changes
+                newest = after.epoch
+        if waiting:
+            yield from _announce(waiting, newest)
+
+
+def _announce(changes: Sequence[Any], epoch: Epoch) -> Steps[None]:
+    yield At("announcing")
+    yield Announce(changes, epoch)
 
 
 def _resume(last: EpochChange | None, state: ClusterState) -> Steps[bool]:

@@ -4,8 +4,8 @@ It reads from ``epochs`` how far the topics go before its replica starts, and ha
 on as a ``Feed``: every epoch in order, however slow the transactions are. A change topic that lacks a key of the last
 published epoch's state was deleted and made again: what it lacks is written before anything new.
 
-One epoch is one transaction, however large: a reader of committed records never sees a part of it, and ``epochs`` and
-the rest tell of the same epoch. What was lacking is written in several. Nothing is promised of it that a part would
+One epoch is in one transaction, however large: a reader of committed records never sees a part of it, and ``epochs``
+and the rest tell of the same epoch. What was lacking is written in several. Nothing is promised of it that a part would
 break: ``epochs`` had that state long ago, each record only puts back what stood there, in the order in which it
 was first published (streams before their generation), and an instance that dies half-way is followed by an instance
 that finds what is lacking still.
@@ -29,7 +29,7 @@ from ringlog.agents.shells.epochs import EpochsReader
 from ringlog.agents.shells.role import RoleThread
 from ringlog.client.errors import SchemasIncompatible
 from ringlog.client.schemas import publish_schemas
-from ringlog.kernel.changes import ChangeRecord, EpochChange, diff
+from ringlog.kernel.changes import ChangeRecord, EpochChange
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Epoch
 from ringlog.log.feed import Feed
@@ -127,8 +127,8 @@ class PublisherThread(RoleThread):
             self.acknowledge(offset)
 
     def _announce(self, effect: Announce) -> None:
-        self._write(diff(effect.before, effect.after))
-        self._published = effect.after.epoch
+        self._write(effect.changes)
+        self._published = effect.epoch
 
     def _write(self, records: Sequence[ChangeRecord]) -> None:
         """All of them in one transaction."""

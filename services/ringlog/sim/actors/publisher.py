@@ -41,9 +41,9 @@ class PublisherWorker(Worker):
         self.replica.in_time |= {
             LastPublished: lambda _: self._last_published(),
             NextStates: lambda _: self._next_states(),
-            Announce: lambda effect: self.transact(self.sim.changes(effect.before, effect.after)),
+            Announce: lambda effect: self.transact(effect.changes),
         }
-        return self.replica.perform(publish(self.direct.steps))
+        return self.replica.perform(publish(self.direct.steps, self.sim.changes))
 
     def close(self) -> None:
         """Let go of readers."""
