@@ -16,9 +16,9 @@ from collections.abc import Iterator
 
 from ringlog.agents.contract import Acknowledge, Ended
 from ringlog.agents.exits import CRASHED, HALTED, SUPERSEDED, Diverged, End, Superseded
+from ringlog.agents.reporting import Reporting
 from ringlog.agents.snapshots import SnapshotSteps, SnapshotThread
 from ringlog.agents.soundness import Soundness
-from ringlog.agents.telling import Telling
 from ringlog.agents.truncation import LogEnds
 from ringlog.agents.watch import records_of
 from ringlog.agents.watched import ACTIVE, RoleView
@@ -271,10 +271,10 @@ class RoleThread(ABC):
             raise ReplicaHalted(halt.code, halt.detail, halt.offset, halt.hint)
 
     def _beat(self) -> None:
-        telling = Telling()
+        reporting = Reporting()
         while not self._stopping.wait(LOOK_S):
             self._sound.look(self.replica.state)
-            if telling.is_due(self.handled_epoch(), (self._status, self.refused(), self._sound.alarm), LOOK_S):
+            if reporting.is_due(self.handled_epoch(), (self._status, self.refused(), self._sound.alarm), LOOK_S):
                 self._tell()
 
     def _say_goodbye(self, end: End | None) -> None:
