@@ -13,7 +13,7 @@ from ringlog.kernel.commands.movements import Assassinate, Join, Leave, Move, Re
 from ringlog.kernel.commands.nodes import DeclareDown
 from ringlog.kernel.commands.operations import AdvanceOperation, FailOperation, RetryOperation
 from ringlog.kernel.operations.failures import counts_from
-from ringlog.kernel.operations.kinds import PRIORITY
+from ringlog.kernel.operations.kinds import KINDS as KNOWN
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Command
 from ringlog.operator import views
@@ -42,7 +42,7 @@ REQUESTS: dict[str, Command] = {
     "rebuild": Rebuild("n3"),
     "alter": AlterKeyspace("ks0", network(dc1=5)),
 }
-KINDS = [kind for kind in PRIORITY if kind != "assassinate"]  # that one never waits
+KINDS = [kind for kind in KNOWN if kind != "assassinate"]  # that one never waits
 
 
 def asked(kind: str) -> tuple[ClusterState, str]:

@@ -112,8 +112,6 @@ KINDS: Final[dict[str, OperationKind]] = {
 }
 """By name, in the order of their priority when several wait."""
 
-PRIORITY: Final = tuple(KINDS)
-
 
 def kind_of(operation: Operation) -> OperationKind:
     """The row of an operation's kind."""
@@ -128,7 +126,7 @@ def next_stage(operation: Operation) -> str | None:
     return stages[stages.index(operation.stage) + 1]
 
 
-def _check(kind: OperationKind) -> None:
+def check_row(kind: OperationKind) -> None:
     """What the rest of the kernel takes for granted of a row."""
     places = [STAGES.index(stage) for stage in kind.stages]
     assert places == sorted(set(places)), "stages go forward"
@@ -149,4 +147,4 @@ def _check(kind: OperationKind) -> None:
 
 
 for _kind in KINDS.values():
-    _check(_kind)
+    check_row(_kind)

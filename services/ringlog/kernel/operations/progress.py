@@ -17,7 +17,7 @@ from ringlog.kernel.generations.packed import ends_of
 from ringlog.kernel.operations.alteration import altered, prepared_alteration
 from ringlog.kernel.operations.failures import stopped_by, told
 from ringlog.kernel.operations.gates import REPORTED_STAGES, explain, gaining_nodes, gate, is_met
-from ringlog.kernel.operations.kinds import PRIORITY, Changes, kind_of, next_stage
+from ringlog.kernel.operations.kinds import KINDS, Changes, kind_of, next_stage
 from ringlog.kernel.operations.rings import resulting_owners, target_owners, walk_order
 from ringlog.kernel.operations.stages import (
     COMMIT_CDC_GENERATION,
@@ -85,7 +85,8 @@ def waits_behind(state: ClusterState, operation: Operation) -> tuple[Operation, 
         return running
     able = [other for other in flying if other.stage == REQUESTED]
     able = [other for other in able if other.id == operation.id or not is_draining(state, other)]
-    waiting = sorted(able, key=lambda o: PRIORITY.index(o.kind))
+    priority = tuple(KINDS)
+    waiting = sorted(able, key=lambda o: priority.index(o.kind))
     before = tuple(other.id for other in waiting).index(operation.id)
     return () if before < free else (*running, *waiting[:before])
 

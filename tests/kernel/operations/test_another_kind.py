@@ -1,0 +1,159 @@
+"""A kind of operation is one row: here one is added while the tests run, and nothing else learns of it.
+
+The kind is *shrink*: a node gives some of its tokens up. Its row goes into ``KINDS``, and the rule of its command
+stands in for that of ``Move``, whose schema has the fields. Planning, gates, streams, cancels, views, change topics
+and caches must treat it like any other; where one of them had a list of kinds, these tests would fail.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from ringlog.cache import projection
+from ringlog.kernel import registry
+from ringlog.kernel.changes import OperationChange, diff
+from ringlog.kernel.commands.movements import Join, Leave, Move
+from ringlog.kernel.invariants.check import violations
+from ringlog.kernel.operations import kinds
+from ringlog.kernel.operations.admission import admit, requested
+from ringlog.kernel.operations.kinds import KINDS, LEAVING, MOVING, Changes, OperationKind
+from ringlog.kernel.operations.node_states import node_statuses
+from ringlog.kernel.operations.plan import plan_movement
+from ringlog.kernel.operations.progress import waits_behind
+from ringlog.kernel.operations.stages import SWAP_STAGES, in_flight
+from ringlog.kernel.outcome import Decision, EntryContext, Rejected
+from ringlog.kernel.state import ClusterState
+from ringlog.operator import views
+from ringlog.operator.waiting import waiting
+from ringlog.operator.words import described
+from ringlog.sim.quorums import plans
+from ringlog.sim.quorums.case import SEED, Case, CaseOptions, members
+from ringlog.sim.quorums.description import Numbers, state_of
+from ringlog.sim.quorums.description import described as cluster_of
+from ringlog.sim.quorums.explore import Explorer, Findings
+from ringlog.sim.quorums.model import QuorumRules
+from ringlog.sim.quorums.walk import WalkStep, WalkWorld, drive
+from ringlog.wire.changes import decode_change, encode_change
+from tests.kernel.movements.clusters import network, placed, simple
+from tests.kernel.operations.drive import applied, begun
+
+SHRINK = OperationKind("shrink", SWAP_STAGES, Changes.TOKENS, MOVING, reorders=True, shown="moving")
+
+
+def decide_shrink(state: ClusterState, command: Move, context: EntryContext) -> Decision:
+    """The node keeps the tokens that are given."""
+    node = state.nodes[command.node]
+    gone = tuple(token for token in node.tokens if token not in command.tokens)
+    if not gone or node.state != "normal":
+        return Rejected("bad_field", "tokens: it keeps all")
+    operation = replace(requested(SHRINK, node.id, context), tokens=command.tokens, gone=gone)
+    return admit(state, operation, plan_movement(state, operation), context)
+
+
+def shrinks(state: ClusterState, options: CaseOptions) -> Iterator[Case]:
+    """Every node gives up its first token, or all but the last."""
+    for node in members(state):
+        for kept in {node.tokens[1:], node.tokens[-1:]}:
+            yield Case(f"{node.name} keeps {kept}", (), Move(node.id, kept, SEED))
+
+
+@pytest.fixture(autouse=True)
+def shrinking(monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds.check_row(SHRINK)
+    monkeypatch.setitem(KINDS, SHRINK.name, SHRINK)
+    monkeypatch.setitem(registry.RULES, Move, decide_shrink)
+    monkeypatch.setitem(plans.KINDS, SHRINK.name, shrinks)
+
+
+def explored(numbers: Numbers) -> Findings:
+    return Explorer(QuorumRules()).plans(state_of(cluster_of(numbers)), SHRINK.name, CaseOptions())
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        Numbers(nodes=2, factor=1, tokens=2),
+        Numbers(nodes=3, factor=2, tokens=3, racks=3),
+        Numbers(nodes=5, tokens=2),
+        Numbers(nodes=4, tokens=2, datacenters=2),
+    ],
+)
+def test_every_plan_of_it_keeps_quorums_and_ends_and_is_cancelled_without_a_trace(numbers: Numbers) -> None:
+    found = explored(numbers)
+    assert (found.counterexamples, found.broken) == ({}, [])
+    assert (found.refused, found.unpromised) == (0, 0)
+    assert found.plans >= numbers.nodes
+    assert found.entries == found.plans * len(SHRINK.stages)
+    assert found.pairs > 0
+
+
+def test_a_row_that_does_not_say_what_is_so_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the node had left with the tokens that it gives up: it owns others, and is no node any more."""
+    monkeypatch.setitem(KINDS, SHRINK.name, replace(SHRINK, node=LEAVING, reorders=False))
+    walked, _ = drive(WalkWorld(state_of(cluster_of(Numbers(nodes=4, tokens=2)))), shrink_of_the_first())
+    assert list(violations(walked[-1].state))
+
+
+@pytest.fixture
+def steps() -> tuple[WalkStep, ...]:
+    walked, fault = drive(WalkWorld(state_of(cluster_of(Numbers(nodes=4, tokens=2)))), shrink_of_the_first())
+    assert fault is None
+    return walked
+
+
+def shrink_of_the_first() -> Move:
+    node = members(state_of(cluster_of(Numbers(nodes=4, tokens=2))))[0]
+    return Move(node.id, node.tokens[:1], SEED)
+
+
+def test_every_state_on_the_way_is_sound_and_shown(steps: tuple[WalkStep, ...]) -> None:
+    seen = []
+    for step in steps[1:]:
+        assert step.operation is not None
+        assert list(violations(step.state)) == []
+        view = views.operation(step.state, step.operation, {})
+        assert (view["kind"], view["stage"]) == ("shrink", step.stage)
+        assert described(view)[0].startswith(f"{step.operation.id} of ")
+        if in_flight(step.state):
+            assert waiting(step.state, step.operation, {}).text
+            assert node_statuses(step.state)[step.operation.node].state == "moving"
+        seen.append(step.stage)
+    assert tuple(seen) == SHRINK.stages
+    assert steps[-1].state.nodes[shrink_of_the_first().node].tokens == shrink_of_the_first().tokens
+
+
+def test_change_topics_and_caches_have_it(steps: tuple[WalkStep, ...]) -> None:
+    told, cached = [], []
+    for before, after in pairwise(steps):
+        for record in diff(before.state, after.state):
+            if isinstance(record.value, OperationChange):
+                assert decode_change(encode_change(record.value)) == record.value
+                told.append((record.value.kind, record.value.stage))
+        put = projection.delta(before.state, after.state).put
+        cached += [json.loads(value)["stage"] for part, _, value in put if part == "operations"]
+    assert told == [("shrink", stage) for stage in SHRINK.stages]
+    assert cached == list(SHRINK.stages)
+
+
+def test_it_takes_its_turn_after_the_kinds_before_it() -> None:
+    """The order of the rows is that of turns: what was added last waits for a join that was asked for later."""
+    nodes = {f"n{n}": ("d/r", [1000 * n, 1000 * n + 100]) for n in range(1, 9)} | {"x": ("d/r", [])}
+    state = placed(nodes, simple(1))
+    state = replace(state, settings=state.settings.set("operations_concurrent_max", 1))
+    state, shrink = begun(state, Move("n2", (2000,), SEED))
+    state, join = begun(state, Join("x", (7500,), SEED))
+    assert [one.id for one in waits_behind(state, state.operations[shrink])] == [join]
+    assert waits_behind(state, state.operations[join]) == ()
+
+
+def test_what_must_be_alone_is_alone_beside_it() -> None:
+    state = placed({f"n{n}": ("dc1/r1", [1000 * n, 1000 * n + 100]) for n in range(1, 5)}, network(dc1=2))
+    state = applied(state, Move("n2", (2000,), SEED))
+    decision = registry.RULES[Leave](state, Leave("n2"), EntryContext(state.epoch + 1, "s", 1))
+    assert isinstance(decision, Rejected)
+    assert decision.code == "wrong_node_state"
