@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from ringlog.cli import submitting, zone
+from ringlog.cli import submitting, verbs, zone
 from ringlog.cli.main import app
 from ringlog.client.client import Client, Logs
 from ringlog.client.founding import found
@@ -50,7 +50,7 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
             yield client
 
         monkeypatch.setattr(submitting, "connect", connected)
-        monkeypatch.setattr(zone, "connect", connected)
+        monkeypatch.setattr(verbs, "connect", connected)
         monkeypatch.setattr(zone, "said", lambda *_: {})
         yield client
 

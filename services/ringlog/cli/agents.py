@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from typing import Annotated
+from collections.abc import Iterator
+from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
 from ringlog.agents.status import read_status
 from ringlog.agents.supervise import supervise
 from ringlog.agents.worker import run
-from ringlog.cli.connection import Bootstrap, Cluster, Json, fail, out, process_settings, resolve, tell_replay
+from ringlog.cli.connection import Bootstrap, Cluster, fail, out, process_settings, resolve, tell_replay
+from ringlog.cli.verbs import looks, show_table
 from ringlog.operator import views
 from ringlog.operator.shown import printable
 from ringlog.private import private_process
 from ringlog.protocol.roles import ROLES
+from ringlog.runtime.context import ClusterContext
 
 app = typer.Typer(help="The agents: all of them in the foreground, one process each.", invoke_without_command=True)
 
@@ -47,18 +48,17 @@ def one(
 
 
 @app.command("status")
-def status(bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: Json = False) -> None:
+@looks
+def status(context: ClusterContext) -> Iterator[Any]:
     """Who acts in each role, and how far it is behind the log."""
-    context = resolve(bootstrap, cluster)
     found = read_status(context.bootstrap, context.cluster, tell_replay)
-    if as_json:
-        typer.echo(json.dumps([views.agent_at_work(a) for a in found]))
-        return
-    table = Table("agent", "term", "epoch", "state", "behind", "last heard", box=None, padding=(0, 2))
+    yield [views.agent_at_work(a) for a in found]
+    columns = ("agent", "term", "epoch", "state", "behind", "last heard")
+    rows = []
     for a in found:
         behind = "caught up" if a.caught_up else f"{a.lag} epochs"
-        table.add_row(a.role, str(a.term), str(a.epoch), a.state, behind, f"{a.age_s:.1f} s ago")
-    out.print(table if found else "no agent has reported yet; start them: ringlog agents")
+        rows.append((a.role, str(a.term), str(a.epoch), a.state, behind, f"{a.age_s:.1f} s ago"))
+    show_table(columns, rows, "no agent has reported yet; start them: ringlog agents")
     for a in found:
         if a.why:
             out.print(f"{a.role}{' ended' if a.state == 'halted' else ''}: {printable(a.why)}", markup=False)

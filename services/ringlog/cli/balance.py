@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
-from ringlog.cli.connection import Bootstrap, Cluster, Json, connect, fail, out, resolve
+from ringlog.cli.connection import Bootstrap, Cluster, Json, fail, out, resolve
 from ringlog.cli.drawing import draw
 from ringlog.cli.submitting import Reason, asks
+from ringlog.cli.verbs import looked, looks, newest, show_table
 from ringlog.kernel.commands.pauses import BALANCING, SPLITS, PauseChanges, ResumeChanges
 from ringlog.operator import tablets as views
 from ringlog.operator.balance_film import film_of
@@ -21,6 +22,7 @@ from ringlog.operator.intents import Intent, named
 from ringlog.operator.log_lines import BAD_DUMP, read_dump
 from ringlog.operator.log_past import Past, past_of, states
 from ringlog.operator.shown import printable
+from ringlog.runtime.context import ClusterContext
 
 app = typer.Typer(help="The balancer of tablets: status, plan, picture, pause, resume.")
 Of = Annotated[str, typer.Argument(metavar="[KEYSPACE[.TABLE]]", help="A keyspace or a table; none: everything.")]
@@ -41,23 +43,22 @@ def balance(
         if not why:
             typer.echo(ctx.get_help())
             raise typer.Exit(2)
-        _plan(_look(bootstrap, cluster), True, as_json)
+        looked(partial(_plan, why=True), bootstrap, cluster, as_json)
 
 
 @app.command("status")
-def status(bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: Json = False) -> None:
+@looks
+def status(context: ClusterContext) -> Iterator[Any]:
     """Loads of nodes and shards, what moves now or cannot, whose reports count, what is paused."""
-    seen = _look(bootstrap, cluster)
+    seen = _seen(context)
     view = views.status_view(seen.state, seen.advice, seen.reports, seen.acks)
-    if as_json:
-        typer.echo(json.dumps(view))
-        return
-    lines = Table("node", "state", "tablets", "of each shard", "bytes", "capacity", box=None, padding=(0, 2))
+    yield view
+    rows = []
     for row in view["nodes"]:
         shards = " ".join(str(count) for count in row["shards"])
         sizes = ["-" if row[name] is None else f"{row[name]:,}" for name in ("bytes", "capacity")]
-        lines.add_row(row["node"], row["state"], str(row["tablets"]), shards, *sizes)
-    out.print(lines if view["nodes"] else "no nodes")
+        rows.append((row["node"], row["state"], str(row["tablets"]), shards, *sizes))
+    show_table(("node", "state", "tablets", "of each shard", "bytes", "capacity"), rows, "no nodes")
     out.print(f"{len(view['moving'])} tablets in transition")
     for line in views.troubles(view["troubles"]):
         out.print(printable(line), markup=False)
@@ -70,14 +71,12 @@ def status(bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: Json =
 
 
 @app.command("plan")
+@looks
 def plan(
-    why: Annotated[bool, typer.Option("--why", help="Why nothing else moves, too.")] = False,
-    bootstrap: Bootstrap = None,
-    cluster: Cluster = None,
-    as_json: Json = False,
-) -> None:
+    context: ClusterContext, why: Annotated[bool, typer.Option("--why", help="Why nothing else moves, too.")] = False
+) -> Iterator[Any]:
     """What the balancer would move next. Nothing is changed by it."""
-    _plan(_look(bootstrap, cluster), why, as_json)
+    return _plan(context, why)
 
 
 @app.command("pause")
@@ -115,23 +114,20 @@ def picture(
         fail(refused.code, str(refused), 2 if refused.code == BAD_DUMP else 1)
 
 
-def _look(bootstrap: str | None, cluster: str | None) -> BalancerView:
-    context = resolve(bootstrap, cluster)
-    with connect(context) as client:
-        return look(context.bootstrap, context.cluster, client.read_barrier())
+def _seen(context: ClusterContext) -> BalancerView:
+    return look(context.bootstrap, context.cluster, newest(context))
 
 
-def _plan(seen: BalancerView, why: bool, as_json: bool) -> None:
+def _plan(context: ClusterContext, why: bool) -> Iterator[Any]:
+    seen = _seen(context)
     view = views.why_view(seen.state, seen.advice) if why else views.plan_view(seen.state, seen.advice)
-    if as_json:
-        typer.echo(json.dumps(view))
-        return
-    lines = Table("tablet", "from", "to", "kind", "why", box=None, padding=(0, 2))
+    yield view
+    rows = []
     for row in view["migrations"]:
         places = ["" if place is None else f"{place[0]}/{place[1]}" for place in (row["from"], row["to"])]
-        lines.add_row(f"{row['table']}/{row['tablet']}", *places, row["kind"], row["why"])
-    if view["migrations"]:
-        out.print(lines)
+        rows.append((f"{row['table']}/{row['tablet']}", *places, row["kind"], row["why"]))
+    if rows:
+        show_table(("tablet", "from", "to", "kind", "why"), rows)
     _say_stop(view)
     for stop in view.get("stops", ()):
         _say(stop["what"], stop["code"], stop["why"], stop["detail"])

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import os
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from typing import Any
 
 import typer
-from rich.table import Table
 
 from ringlog.cli.cdc_clocks import lower_command, withdraw_command
 from ringlog.cli.cdc_consume import apply, tail
 from ringlog.cli.cdc_import import import_debezium
 from ringlog.cli.cdc_repair import repair_command
 from ringlog.cli.cdc_rights import fence_command, grant_command
-from ringlog.cli.connection import Bootstrap, Cluster, Json, connect, out, resolve
+from ringlog.cli.connection import out
+from ringlog.cli.verbs import looks, newest, show_table
 from ringlog.kernel.generations.expiry import log_retention
 from ringlog.log.retention import mending, retention_of
 from ringlog.log.topics import CDC, admin_client, topic_name
@@ -22,7 +23,7 @@ from ringlog.operator import views
 from ringlog.operator.clocks import clock_lines
 from ringlog.operator.shown import lifetime, when
 from ringlog.runtime.clock import SystemClock
-from ringlog.runtime.context import recall
+from ringlog.runtime.context import ClusterContext, recall
 from ringlog.stack.artifacts import jars
 from ringlog.stack.errors import StackError
 from ringlog_cdc.cli import launcher
@@ -54,29 +55,29 @@ app.command("import-debezium")(import_debezium)
 
 
 @app.command("status")
-def status(bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: Json = False) -> None:
+@looks
+def status(context: ClusterContext) -> Iterator[Any]:
     """Generations in order, and how far each registered writer has promised to go."""
-    context = resolve(bootstrap, cluster)
-    with connect(context) as client:
-        state = client.read_barrier()
+    state = newest(context)
     topic, seconds = topic_name(context.cluster, CDC.suffix), log_retention(state)
     kept = retention_of(admin_client(context.bootstrap), topic)
     found = views.cdc(state) | {"retention": views.retention(kept, seconds)}
-    if as_json:
-        typer.echo(json.dumps(found))
-        return
-    table = Table("generation", "operates from", "status", "ranges", "streams", box=None, padding=(0, 2))
-    for row in found["generations"]:
-        table.add_row(row["id"], when(row["timestamp"]), row["status"], str(row["ranges"]), str(row["streams"]))
-    out.print(table if found["generations"] else "no generation yet; the first node that joins makes one")
+    yield found
+    rows: Iterable[tuple[str, ...]] = (
+        (row["id"], when(row["timestamp"]), row["status"], str(row["ranges"]), str(row["streams"]))
+        for row in found["generations"]
+    )
+    columns = ("generation", "operates from", "status", "ranges", "streams")
+    show_table(columns, rows, "no generation yet; the first node that joins makes one")
     if found["prepared"] is not None:
         out.print(f"prepared: {found['prepared']['id']}, {found['prepared']['received']} parts")
-    writers = Table("writer", "horizon", "low-watermark", "incarnation", "", box=None, padding=(0, 2))
+    writers = []
     for row in found["writers"]:
         fenced = "" if row["fenced"] is None else f"fenced since epoch {row['fenced']}"
-        writers.add_row(row["name"], when(row["horizon"]), when(row["low_watermark"]), row["incarnation"], fenced)
-    if found["writers"]:
-        out.print(writers)
+        times = when(row["horizon"]), when(row["low_watermark"])
+        writers.append((row["name"], *times, row["incarnation"], fenced))
+    if writers:
+        show_table(("writer", "horizon", "low-watermark", "incarnation", ""), writers)
     for line in clock_lines(state, SystemClock().now_us(), None):
         out.print(line, markup=False)
     out.print(f"rows: kept {lifetime(kept.ms)} by the topic, {lifetime(seconds, 1)} promised by tables")

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Annotated
+from collections.abc import Iterator
+from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
 from ringlog.cli import cluster_certificates, cluster_use
 from ringlog.cli.cluster_acls import acls
-from ringlog.cli.connection import Bootstrap, Cluster, Json, broker_of, connect, fail, out, resolve, tell_replay
+from ringlog.cli.connection import Bootstrap, Json, broker_of, fail, out, tell_replay
 from ringlog.cli.submitting import asks
+from ringlog.cli.verbs import looks, newest, show_table
 from ringlog.client.founding import found_cluster
 from ringlog.kernel.commands.features import EnableFeature
 from ringlog.kernel.settings import SETTINGS
@@ -80,28 +81,21 @@ def enable_feature(
 
 
 @app.command("features")
-def features_command(bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: Json = False) -> None:
+@looks
+def features_command(context: ClusterContext) -> Iterator[Any]:
     """The features that are enabled, and those that members support, with the nodes that lack them."""
-    with connect(resolve(bootstrap, cluster)) as client:
-        found = views.features(client.read_barrier())
-    if as_json:
-        typer.echo(json.dumps(found))
-        return
-    table = Table("feature", "enabled at epoch", "lacked by", box=None, padding=(0, 2))
-    for row in found:
-        table.add_row(row["name"], str(row["enabled"] or "-"), ", ".join(row["lacked_by"]) or "-")
-    out.print(table if found else "no feature is enabled, and no member supports one")
+    found = views.features(newest(context))
+    yield found
+    rows = ((row["name"], str(row["enabled"] or "-"), ", ".join(row["lacked_by"]) or "-") for row in found)
+    none = "no feature is enabled, and no member supports one"
+    show_table(("feature", "enabled at epoch", "lacked by"), rows, none)
 
 
 @app.command("settings")
-def settings_command(bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: Json = False) -> None:
+@looks
+def settings_command(context: ClusterContext) -> Iterator[Any]:
     """Every setting of the cluster with its value, unit and meaning."""
-    with connect(resolve(bootstrap, cluster)) as client:
-        values = views.settings(client.read_barrier())
-    if as_json:
-        typer.echo(json.dumps(values))
-        return
-    table = Table("setting", "value", "unit", "meaning", box=None, padding=(0, 2))
-    for name, value in values.items():
-        table.add_row(name, str(value), SETTINGS[name].unit, SETTINGS[name].meaning)
-    out.print(table)
+    values = views.settings(newest(context))
+    yield values
+    rows = ((name, str(value), SETTINGS[name].unit, SETTINGS[name].meaning) for name, value in values.items())
+    show_table(("setting", "value", "unit", "meaning"), rows)

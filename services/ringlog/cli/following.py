@@ -15,8 +15,9 @@ from typing import Annotated, Any
 
 import typer
 
-from ringlog.cli.connection import connect, errors, fail, out
-from ringlog.cli.submitting import ASKING, show_answer, submitted, with_options
+from ringlog.cli.connection import connect, errors, fail, out, resolve
+from ringlog.cli.submitting import show_answer, submitted
+from ringlog.cli.verbs import ASKING, with_options
 from ringlog.client.acks import AcksReader
 from ringlog.client.client import Client
 from ringlog.client.results import AppliedResult
@@ -46,7 +47,14 @@ PATIENCE_S = 5.0
 
 def begins(verb: Callable[..., Intent]) -> Callable[..., None]:
     """As ``asks``, of a verb that begins an operation: that is watched, unless the options say otherwise."""
-    return with_options(verb, {"wait": (Wait, True), "timeout": (Timeout, None), **ASKING}, ask)
+    return with_options(verb, {"wait": (Wait, True), "timeout": (Timeout, None), **ASKING}, _begin)
+
+
+def _begin(
+    verb: Callable[[], Intent], bootstrap: str | None, cluster: str | None, as_json: bool, **watching: Any
+) -> None:
+    intent = verb()
+    ask(resolve(bootstrap, cluster), intent, as_json, **watching)
 
 
 def ask(

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import json
-from typing import Annotated
+from collections.abc import Iterator
+from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
-from ringlog.cli.connection import Bootstrap, Cluster, Json, connect, fail, out, resolve
+from ringlog.cli.connection import fail
 from ringlog.cli.following import begins
 from ringlog.cli.submitting import asks
+from ringlog.cli.verbs import looks, newest, show_table
 from ringlog.kernel.commands.keyspaces import AlterKeyspace, CreateKeyspace, DropKeyspace
 from ringlog.kernel.values import Replication
 from ringlog.operator import views
 from ringlog.operator.intents import Intent, named
 from ringlog.operator.replication import parse_setting, replication_words
+from ringlog.runtime.context import ClusterContext
 
 app = typer.Typer(help="Keyspaces: create, alter, drop, list, placements.", no_args_is_help=True)
 Name = Annotated[str, typer.Argument(help="Name of the keyspace.")]
@@ -64,30 +65,25 @@ def drop_keyspace(name: Name) -> Intent:
 
 
 @app.command("list")
-def list_keyspaces(bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: Json = False) -> None:
+@looks
+def list_keyspaces(context: ClusterContext) -> Iterator[Any]:
     """Keyspaces and their replication."""
-    with connect(resolve(bootstrap, cluster)) as client:
-        found = views.schema(client.read_barrier())["keyspaces"]
-    if as_json:
-        typer.echo(json.dumps(found))
-        return
-    table = Table("keyspace", "strategy", "replication", box=None, padding=(0, 2))
-    for row in found:
-        table.add_row(row["name"], row["replication"]["strategy"], replication_words(row["replication"]))
-    out.print(table)
+    found = views.schema(newest(context))["keyspaces"]
+    yield found
+    rows = ((row["name"], row["replication"]["strategy"], replication_words(row["replication"])) for row in found)
+    show_table(("keyspace", "strategy", "replication"), rows)
 
 
 @app.command("placements")
-def placements(name: Name, bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: Json = False) -> None:
+@looks
+def placements(context: ClusterContext, name: Name) -> Iterator[Any]:
     """Who reads and who writes each range of a keyspace."""
-    with connect(resolve(bootstrap, cluster)) as client:
-        found = views.placements(client.read_barrier(), name)
+    found = views.placements(newest(context), name)
     if found is None:
         fail("unknown_keyspace", f"there is no keyspace {name}")
-    if as_json:
-        typer.echo(json.dumps(found))
-        return
-    table = Table("range (start, end]", "read", "write", box=None, padding=(0, 2))
-    for read, write in zip(found["read"], found["write"], strict=True):
-        table.add_row(f"({read['start']}, {read['end']}]", " ".join(read["replicas"]), " ".join(write["replicas"]))
-    out.print(table)
+    yield found
+    rows = (
+        (f"({read['start']}, {read['end']}]", " ".join(read["replicas"]), " ".join(write["replicas"]))
+        for read, write in zip(found["read"], found["write"], strict=True)
+    )
+    show_table(("range (start, end]", "read", "write"), rows)

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import threading
+from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
 import ringlog
 from ringlog.cli import node_movements
-from ringlog.cli.connection import Bootstrap, Cluster, Json, connect, fail, out, resolve
+from ringlog.cli.connection import Bootstrap, Cluster, connect, fail
 from ringlog.cli.node_discovery import Meet, Seeds, in_cluster
+from ringlog.cli.verbs import looks, newest, show_table
 from ringlog.client.founding import founded_as
 from ringlog.log.opening import beginning_of
 from ringlog.log.replay import say
@@ -23,6 +23,7 @@ from ringlog.operator import views
 from ringlog.operator.intents import NUM_TOKENS
 from ringlog.private import private_process
 from ringlog.runtime.clock import SystemClock
+from ringlog.runtime.context import ClusterContext
 from ringlog.runtime.folders import default_data_dir
 from ringlog.runtime.hosts import ANYWHERE
 from ringlog.runtime.logs import setup_logs
@@ -113,26 +114,17 @@ def _guarded(listen: str, advertise: str, insecure: bool) -> str:
 
 
 @app.command("list")
-def list_nodes(bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: Json = False) -> None:
+@looks
+def list_nodes(context: ClusterContext) -> Iterator[Any]:
     """The directory: every node that ever registered."""
-    with connect(resolve(bootstrap, cluster)) as client:
-        found = views.nodes(client.read_barrier())
-    if as_json:
-        typer.echo(json.dumps(found))
-        return
-    table = Table("node", "state", "tokens", "shards", "address", "datacenter", "rack", "id", box=None, padding=(0, 2))
+    found = views.nodes(newest(context))
+    yield found
+    columns = ("node", "state", "tokens", "shards", "address", "datacenter", "rack", "id")
+    rows = []
     for row in found:
-        table.add_row(
-            row["name"],
-            row["state"] + (", down" if row.get("down") else ""),
-            str(len(row["tokens"])),
-            str(row["shards"]),
-            row["address"],
-            row["datacenter"],
-            row["rack"],
-            row["id"],
-        )
-    out.print(table if found else "no nodes")
+        words = row["state"] + (", down" if row.get("down") else ""), str(len(row["tokens"])), str(row["shards"])
+        rows.append((row["name"], *words, *(row[name] for name in columns[4:])))
+    show_table(columns, rows, "no nodes")
 
 
 node_movements.register(app)

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import asdict
 from functools import partial
 from typing import Annotated, Any, NoReturn
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
 from ringlog.agents.status import read_refused
 from ringlog.cli.connection import Bootstrap, Cluster, Json, connect, errors, fail, out, resolve
 from ringlog.cli.following import PATIENCE_S
 from ringlog.cli.submitting import Reason, asks
+from ringlog.cli.verbs import looks, show_table
 from ringlog.client.acks import AcksReader
 from ringlog.kernel.commands.operations import CancelOperation, FailOperation, RetryOperation
 from ringlog.kernel.generations.requests import OUTCOMES
@@ -28,6 +29,7 @@ from ringlog.operator.intents import Intent, named
 from ringlog.operator.shown import printable
 from ringlog.operator.words import described, subject
 from ringlog.runtime.clock import SystemClock
+from ringlog.runtime.context import ClusterContext
 
 app = typer.Typer(help="Range movements: list, watch, show, cancel, retry.", no_args_is_help=True)
 WATCH_S = 86_400.0
@@ -105,14 +107,14 @@ def _print(found: list[dict[str, Any]], as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(found))
         return
-    table = Table("operation", "of", "stage", "since", "waits for", box=None, padding=(0, 2))
+    rows: list[tuple[str | Text, ...]] = []
     for view in found:
         since = view["stages"][-1]
         seconds = max(0.0, time.time() - since["at"] / 1e6)
         waits = view.get("waits_for", view["reason"])
         ago = f"epoch {since['epoch']}, {seconds:.0f} s ago"
-        table.add_row(view["id"], subject(view), view["stage"], ago, Text(printable(waits)))
-    out.print(table if found else "no operations")
+        rows.append((view["id"], subject(view), view["stage"], ago, Text(printable(waits))))
+    show_table(("operation", "of", "stage", "since", "waits for"), rows, "no operations")
     for view in found:
         lasts = time.time() - view["stages"][-1]["at"] / 1e6 >= PATIENCE_S
         for way in view.get("ways_out", ()) if lasts else ():
@@ -120,9 +122,9 @@ def _print(found: list[dict[str, Any]], as_json: bool) -> None:
 
 
 @app.command("show")
-def show(operation: OperationId, bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: Json = False) -> None:
+@looks
+def show(context: ClusterContext, operation: OperationId) -> Iterator[Any]:
     """One operation: its stages so far, whom it waits for since when, what can be done, and what it has failed of."""
-    context = resolve(bootstrap, cluster)
     with connect(context) as client, closing(AcksReader(context.bootstrap, context.cluster)) as acks:
         said = acks.refresh()
         state = client.read_barrier()
@@ -136,9 +138,7 @@ def show(operation: OperationId, bootstrap: Bootstrap = None, cluster: Cluster =
             view |= {"refused": refused} if refused else {}
     if view is None:
         _unknown(operation)
-    if as_json:
-        typer.echo(json.dumps(view))
-        return
+    yield view
     for line in described(view):
         out.print(printable(line), markup=False)
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from typing import Annotated
+from collections.abc import Iterator
+from typing import Annotated, Any
 
 import typer
 
-from ringlog.cli.connection import Bootstrap, Cluster, Json, connect, fail, resolve
+from ringlog.cli.connection import fail
+from ringlog.cli.verbs import looks, newest
 from ringlog.operator.ddl.writing import describe
 from ringlog.operator.errors import Refused
+from ringlog.runtime.context import ClusterContext
 
 app = typer.Typer(help="The schema: describe.", no_args_is_help=True)
 
@@ -20,20 +22,16 @@ def _group() -> None:
 
 
 @app.command("describe")
+@looks
 def describe_schema(
+    context: ClusterContext,
     name: Annotated[str, typer.Argument(metavar="[KEYSPACE[.TABLE]]", help="None: all of it.")] = "",
-    bootstrap: Bootstrap = None,
-    cluster: Cluster = None,
-    as_json: Json = False,
-) -> None:
+) -> Iterator[Any]:
     """The schema as CQL, which ``ringlog ddl`` reads; with --json also its version."""
-    with connect(resolve(bootstrap, cluster)) as client:
-        state = client.read_barrier()
+    state = newest(context)
     try:
         found = describe(state, name)
     except Refused as refused:
         fail(refused.code, str(refused))
-    if as_json:
-        typer.echo(json.dumps({"version": state.schema_version, "epoch": state.epoch, "cql": found}))
-        return
+    yield {"version": state.schema_version, "epoch": state.epoch, "cql": found}
     typer.echo(found, nl=False)

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterator
 from contextlib import closing
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
-from ringlog.cli.connection import Bootstrap, Cluster, Json, connect, fail, out, resolve
+from ringlog.cli.connection import fail, out
 from ringlog.cli.submitting import asks
+from ringlog.cli.verbs import looks, newest, show_table
 from ringlog.client.acks import AcksReader
 from ringlog.kernel.commands.service import AddServiceMember, ReconfigureService, RemoveServiceMember
 from ringlog.operator.intents import Intent, named
 from ringlog.operator.service import look, recovery_lines
 from ringlog.operator.shown import printable
+from ringlog.runtime.context import ClusterContext
 
 app = typer.Typer(no_args_is_help=True, help="The metadata service: show, add, remove, size.")
 Name = Annotated[str, typer.Argument(metavar="NODE", help="Name or id of the node.")]
@@ -23,22 +24,17 @@ AUTOMATIC = "automatic"
 
 
 @app.command("show")
-def show(bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: Json = False) -> None:
+@looks
+def show(context: ClusterContext) -> Iterator[Any]:
     """Members, how many are wanted, the next step, and why it is waiting."""
-    context = resolve(bootstrap, cluster)
-    with connect(context) as client:
-        state = client.read_barrier()
+    state = newest(context)
     with closing(AcksReader(context.bootstrap, context.cluster)) as acks:
         view = look(state, acks.refresh())
-    if as_json:
-        typer.echo(json.dumps(view))
-        return
+    yield view
     for line in recovery_lines(state):
         out.print(line, markup=False)
-    lines = Table("node", "stage", "since epoch", box=None, padding=(0, 2))
-    for row in view["members"]:
-        lines.add_row(row["node"], row["stage"], str(row["since"]))
-    out.print(lines if view["members"] else "no members: name the first with `ringlog service add NODE`", markup=False)
+    rows = ((row["node"], row["stage"], str(row["since"])) for row in view["members"])
+    show_table(("node", "stage", "since epoch"), rows, "no members: name the first with `ringlog service add NODE`")
     how = AUTOMATIC if view["automatic"] else "by hand"
     without = f", without {', '.join(view['excluded'])}" if view["excluded"] else ""
     out.print(printable(f"{view['size']} wanted, {how}{without}"), markup=False)

@@ -6,7 +6,8 @@ Every process that was started with ``RINGLOG_DELAYS=FOLDER`` obeys the rules in
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +15,7 @@ import typer
 from rich.table import Table
 
 from ringlog.cli.connection import Json, fail, out
+from ringlog.cli.verbs import Options, with_options
 from ringlog.log.delays import COMMIT, DELAY, DROP, HOLD, PROPAGATION, HeldEntry, Match, Rule, rule_to_json
 from ringlog.log.delays_control import FolderDelays
 from ringlog.log.errors import BadRule
@@ -25,79 +27,63 @@ Folder = Annotated[
 To = Annotated[
     list[str] | None, typer.Option("--to", help="For whom: node-n4, validator, 'coordinator*'; none: everybody.")
 ]
-Name = Annotated[str | None, typer.Option("--name", help="Name of the rule; none: hold-1, hold-2, …")]
 Commits = Annotated[bool, typer.Option("--commit", help="Keep the entry out of the log, not only from readers.")]
-Kind = Annotated[str, typer.Option("--kind", help="Entries of this command, as AdvanceOperation.")]
-Epoch = Annotated[int, typer.Option("--epoch", help="The entry that makes this epoch.", min=0)]
-Request = Annotated[str, typer.Option("--request", help="The entry of this request id.")]
-Operation = Annotated[str, typer.Option("--operation", help="Entries that name this operation.")]
-Stage = Annotated[str, typer.Option("--stage", help="Entries by which an operation enters this stage.")]
-Submitter = Annotated[str, typer.Option("--submitter", help="Entries of this submitter; a pattern.")]
+
+MATCHED: Options = {
+    "kind": (Annotated[str, typer.Option("--kind", help="Entries of this command, as AdvanceOperation.")], ""),
+    "epoch": (Annotated[int, typer.Option("--epoch", help="The entry that makes this epoch.", min=0)], 0),
+    "request_id": (Annotated[str, typer.Option("--request", help="The entry of this request id.")], ""),
+    "operation": (Annotated[str, typer.Option("--operation", help="Entries that name this operation.")], ""),
+    "stage": (Annotated[str, typer.Option("--stage", help="Entries by which an operation enters this stage.")], ""),
+    "submitter": (Annotated[str, typer.Option("--submitter", help="Entries of this submitter; a pattern.")], ""),
+}
+"""What entries a rule is about: the fields of ``Match``."""
+
+OPTIONS: Options = {
+    "delays": (Folder, None),
+    "to": (
+        Annotated[
+            list[str] | None,
+            typer.Option("--to", help="For whom: node-n4, validator, 'coordinator*'; none: everybody."),
+        ],
+        None,
+    ),
+    **MATCHED,
+    "name": (Annotated[str | None, typer.Option("--name", help="Name of the rule; none: hold-1, hold-2, …")], None),
+    "as_json": (Json, False),
+}
+"""The options of every verb that puts a rule."""
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    for command in (hold, delay, drop, release):
-        app.command()(command)
+    for verb in (hold, delay, drop):
+        app.command()(with_options(verb, OPTIONS, _put))
+    app.command()(release)
     app.command("rules")(show_rules)
 
 
-def hold(
-    delays: Folder = None,
-    to: To = None,
-    commit: Commits = False,
-    kind: Kind = "",
-    epoch: Epoch = 0,
-    request: Request = "",
-    operation: Operation = "",
-    stage: Stage = "",
-    submitter: Submitter = "",
-    name: Name = None,
-    as_json: Json = False,
-) -> None:
+def hold(commit: Commits = False) -> Rule:
     """Hold entries back until the rule is released: from readers, or with --commit from the log."""
-    fields = _fields(kind, epoch, request, operation, stage, submitter)
-    _put(delays, name, as_json, HOLD, COMMIT if commit else PROPAGATION, to, fields)
+    return Rule(HOLD, HOLD, COMMIT if commit else PROPAGATION)
 
 
 def delay(
     seconds: Annotated[float, typer.Argument(help="How long.", min=0.001)],
-    delays: Folder = None,
-    to: To = None,
     commit: Commits = False,
-    kind: Kind = "",
-    epoch: Epoch = 0,
-    request: Request = "",
-    operation: Operation = "",
-    stage: Stage = "",
-    submitter: Submitter = "",
-    name: Name = None,
-    as_json: Json = False,
-) -> None:
+) -> Rule:
     """Let entries come this number of seconds late: to readers, or with --commit to the log."""
-    fields = _fields(kind, epoch, request, operation, stage, submitter)
-    _put(delays, name, as_json, DELAY, COMMIT if commit else PROPAGATION, to, fields, seconds=seconds)
+    return Rule(DELAY, DELAY, COMMIT if commit else PROPAGATION, seconds=seconds)
 
 
 def drop(
-    delays: Folder = None,
-    to: To = None,
     answer_only: Annotated[
         bool, typer.Option("--answer-only", help="The entry arrives; only its author hears nothing.")
     ] = False,
     times: Annotated[int, typer.Option("--times", help="Number of entries in each process; 0: all.", min=0)] = 0,
-    kind: Kind = "",
-    epoch: Epoch = 0,
-    request: Request = "",
-    operation: Operation = "",
-    stage: Stage = "",
-    submitter: Submitter = "",
-    name: Name = None,
-    as_json: Json = False,
-) -> None:
+) -> Rule:
     """Lose the commits of entries: --to names who commits them, which is the validator for all requests."""
-    fields = _fields(kind, epoch, request, operation, stage, submitter)
-    _put(delays, name, as_json, DROP, COMMIT, to, fields, times=times, answer_only=answer_only)
+    return Rule(DROP, DROP, COMMIT, times=times, answer_only=answer_only)
 
 
 def release(
@@ -143,30 +129,18 @@ def printable_lines(text: str) -> str:
     return "\n".join(printable(line) for line in text.split("\n")).replace("[", "\\[")
 
 
-def _fields(kind: str, epoch: int, request: str, operation: str, stage: str, submitter: str) -> dict[str, Any]:
-    return {
-        "kind": kind,
-        "epoch": epoch,
-        "request_id": request,
-        "operation": operation,
-        "stage": stage,
-        "submitter": submitter,
-    }
-
-
 def _put(
+    what: Callable[[], Rule],
     delays: Path | None,
+    to: list[str] | None,
     name: str | None,
     as_json: bool,
-    action: str,
-    where: str,
-    to: list[str] | None,
-    fields: dict[str, Any],
-    **more: Any,
+    **matched: Any,
 ) -> None:
     control = _control(delays)
     try:
-        rule = Rule(name or action, action, where, tuple(to or ()), Match(**fields), **more)
+        does = what()
+        rule = replace(does, name=name or does.name, participants=tuple(to or ()), match=Match(**matched))
         made = control.put(rule) if name else control.add(rule)
     except BadRule as error:
         fail(error.code, str(error), 2)

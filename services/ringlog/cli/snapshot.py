@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
 import typer
-from rich.table import Table
 
-from ringlog.cli.connection import Bootstrap, Cluster, Json, out, resolve
 from ringlog.cli.submitting import asks
+from ringlog.cli.verbs import looks, show_table
 from ringlog.kernel.commands.snapshots import TakeSnapshot
 from ringlog.log.beginning import ListedSnapshot
 from ringlog.log.opening import open_snapshots
 from ringlog.operator.intents import Intent, named
 from ringlog.operator.shown import time_of_day
+from ringlog.runtime.context import ClusterContext
 
 app = typer.Typer(help="Snapshots of the metadata: take, list.", no_args_is_help=True)
 
@@ -28,19 +28,18 @@ def take() -> Intent:
 
 
 @app.command("list")
-def show(bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: Json = False) -> None:
+@looks
+def show(context: ClusterContext) -> Iterator[Any]:
     """The snapshots that are stored, the newest first, who confirmed each, and why one cannot be begun with."""
-    context = resolve(bootstrap, cluster)
     with closing(open_snapshots(context.bootstrap, context.cluster)) as topic:
         rows = [_row(one) for one in topic.listed()]
-    if as_json:
-        typer.echo(json.dumps(rows))
-        return
-    lines = Table("epoch", "taken", "bytes", "stored by", "confirmed by", "digest", "", box=None, padding=(0, 2))
+    yield rows
+    lines = []
     for row in rows:
         words = str(row["epoch"]), time_of_day(row["at"]), f"{row['bytes']:,}", row["by"]
-        lines.add_row(*words, ", ".join(row["confirmed_by"]) or "nobody", row["digest"][:16], row["code"] or "")
-    out.print(lines if rows else "no snapshots: take one with `ringlog snapshot take`", markup=False)
+        lines.append((*words, ", ".join(row["confirmed_by"]) or "nobody", row["digest"][:16], row["code"] or ""))
+    columns = ("epoch", "taken", "bytes", "stored by", "confirmed by", "digest", "")
+    show_table(columns, lines, "no snapshots: take one with `ringlog snapshot take`")
 
 
 def _row(one: ListedSnapshot) -> dict[str, Any]:

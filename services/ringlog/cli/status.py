@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
 from ringlog.agents.status import read_said, views_of
-from ringlog.cli.connection import Bootstrap, Cluster, Json, asked, connect, fail, out, resolve
+from ringlog.cli.connection import asked, fail, out
+from ringlog.cli.verbs import looks, newest, show_table
 from ringlog.kernel.generations.packed import streams_in
 from ringlog.kernel.operations.node_states import node_statuses
 from ringlog.kernel.state import ClusterState
@@ -23,37 +24,31 @@ from ringlog.runtime.clock import SystemClock
 from ringlog.runtime.context import ClusterContext
 
 
+@looks
 def status(
-    bootstrap: Bootstrap = None,
-    cluster: Cluster = None,
-    as_json: Json = False,
+    context: ClusterContext,
     cached: Annotated[bool, typer.Option("--cached", help="Read the state from Redis instead of the log.")] = False,
-) -> None:
+) -> Iterator[Any]:
     """The cluster at a glance: epoch, nodes, operations, generations, and whether each agent is caught up."""
-    context = resolve(bootstrap, cluster)
     if cached:
         _cached_status(context)
         return
     with ThreadPoolExecutor() as beside:  # three questions to the broker, each with connections of its own
         said = beside.submit(read_said, context.bootstrap, context.cluster)
         seen = beside.submit(seen_until, context.bootstrap, context.cluster)
-        with connect(context) as client:
-            state = client.read_barrier()
+        state = newest(context)
     now = SystemClock().now_us()
     agents = views_of(said.result(), state.epoch, now)
     clocks = clock_lines(state, now, seen.result())
-    if as_json:
-        whole = views.cluster(state) | {"agents": [views.agent(a) for a in agents], "directory": views.nodes(state)}
-        typer.echo(json.dumps(whole | {"clocks": clocks, "bootstrap": context.bootstrap}))
-        return
+    whole = views.cluster(state) | {"agents": [views.agent(a) for a in agents], "directory": views.nodes(state)}
+    yield whole | {"clocks": clocks, "bootstrap": context.bootstrap}
     broker = asked()
     assert broker is not None, "the context came from it"
     out.print(f"broker {broker.bootstrap}, named by {broker.origin}")
     _print_status(state)
-    table = Table("agent", "term", "epoch", "state", box=None, padding=(0, 2))
-    for a in agents:
-        table.add_row(a.role, str(a.term), str(a.epoch), "caught up" if a.caught_up else f"[yellow]{a.lag}[/yellow]")
-    out.print(table)
+    lags = ("caught up" if a.caught_up else f"[yellow]{a.lag}[/yellow]" for a in agents)
+    rows = ((a.role, str(a.term), str(a.epoch), lag) for a, lag in zip(agents, lags, strict=True))
+    show_table(("agent", "term", "epoch", "state"), rows)
     for one in (refused for a in agents for refused in a.refused):
         out.print(printable(refused_words(one)), markup=False)
     for line in clocks:
@@ -81,9 +76,9 @@ def _print_status(state: ClusterState) -> None:
     if generation is not None:
         streams = streams_in(generation.ranges)
         out.print(f"CDC generation {generation.id} ({generation.status}), {streams} streams")
-    table = Table("node", "state", "tokens", "address", "datacenter", "rack", box=None, padding=(0, 2))
+    rows = []
     statuses = node_statuses(state)
     for node in sorted(state.nodes.values(), key=lambda n: n.name):
         state_shown = statuses[node.id].state + (", down" if node.down else "")
-        table.add_row(node.name, state_shown, str(len(node.tokens)), node.address, node.datacenter, node.rack)
-    out.print(table)
+        rows.append((node.name, state_shown, str(len(node.tokens)), node.address, node.datacenter, node.rack))
+    show_table(("node", "state", "tokens", "address", "datacenter", "rack"), rows)

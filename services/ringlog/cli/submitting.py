@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from functools import wraps
-from inspect import Parameter, signature
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from ringlog.cli.connection import Bootstrap, Cluster, Json, connect, fail, out, resolve
+from ringlog.cli.connection import connect, fail, out, resolve
+from ringlog.cli.verbs import ASKING, with_options
 from ringlog.client.client import Client
 from ringlog.client.results import AppliedResult, RejectedResult, Submitted
 from ringlog.operator import answers
@@ -19,41 +18,18 @@ from ringlog.operator.intents import Intent
 from ringlog.runtime.context import ClusterContext
 
 Reason = Annotated[str, typer.Option(help="Kept in the log.")]
-Options = dict[str, tuple[Any, Any]]
-"""Options of a verb by name: annotation and default."""
-ASKING: Options = {
-    "bootstrap": (Bootstrap, None),
-    "cluster": (Cluster, None),
-    "as_json": (Json, False),
-}
-"""The options of every verb that asks for a command."""
 
 
 def asks(verb: Callable[..., Intent]) -> Callable[..., None]:
     """A verb that says what to ask for: it gets the options of all that ask, after its own, and what it gives is
     submitted.
     """
-    return with_options(verb, ASKING, submit)
+    return with_options(verb, ASKING, _ask)
 
 
-def with_options(verb: Callable[..., Intent], options: Options, perform: Callable[..., None]) -> Callable[..., None]:
-    """``verb`` with more options. ``perform`` gets the cluster, what the verb gives,
-    and the options beside those that name the cluster.
-    """
-
-    @wraps(verb)
-    def run(**given: Any) -> None:
-        values = {name: given.pop(name) for name in options}
-        intent = verb(**given)
-        perform(resolve(values.pop("bootstrap"), values.pop("cluster")), intent, **values)
-
-    own = signature(verb, eval_str=True).parameters.values()
-    added = (
-        Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-        for name, (annotation, default) in options.items()
-    )
-    vars(run)["__signature__"] = signature(run).replace(parameters=[*own, *added], return_annotation=None)
-    return run
+def _ask(verb: Callable[[], Intent], bootstrap: str | None, cluster: str | None, as_json: bool) -> None:
+    intent = verb()
+    submit(resolve(bootstrap, cluster), intent, as_json)
 
 
 def submit(

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
-from ringlog.cli.connection import Bootstrap, Cluster, Json, connect, fail, out, resolve
+from ringlog.cli.connection import fail
 from ringlog.cli.submitting import asks
+from ringlog.cli.verbs import looks, newest, show_table
 from ringlog.kernel.commands.schema import DropTable
 from ringlog.operator import views
 from ringlog.operator.author_json import typed
 from ringlog.operator.intents import Intent, named
+from ringlog.runtime.context import ClusterContext
 
 app = typer.Typer(help="Tables: create, drop, list.", no_args_is_help=True)
 FullName = Annotated[str, typer.Argument(metavar="KEYSPACE.TABLE", help="Name of the table.")]
@@ -48,16 +50,13 @@ def drop_table(full_name: FullName) -> Intent:
 
 
 @app.command("list")
-def list_tables(bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: Json = False) -> None:
+@looks
+def list_tables(context: ClusterContext) -> Iterator[Any]:
     """Tables with keys and CDC options."""
-    with connect(resolve(bootstrap, cluster)) as client:
-        found = views.schema(client.read_barrier())["tables"]
-    if as_json:
-        typer.echo(json.dumps(found))
-        return
-    table = Table("table", "partition key", "clustering key", "columns", "cdc", "version", box=None, padding=(0, 2))
-    for row in found:
-        table.add_row(
+    found = views.schema(newest(context))["tables"]
+    yield found
+    rows = (
+        (
             f"{row['keyspace']}.{row['name']}",
             ", ".join(row["partition_key"]),
             ", ".join(row["clustering_key"]),
@@ -65,4 +64,6 @@ def list_tables(bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: J
             "on" if row["cdc"]["enabled"] else "off",
             row["version"],
         )
-    out.print(table)
+        for row in found
+    )
+    show_table(("table", "partition key", "clustering key", "columns", "cdc", "version"), rows)

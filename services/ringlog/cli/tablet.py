@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
-from ringlog.cli.connection import Bootstrap, Cluster, Json, connect, fail, out, resolve
+from ringlog.cli.connection import fail, out
 from ringlog.cli.submitting import asks
 from ringlog.cli.table import FullName
+from ringlog.cli.verbs import looks, newest, show_table
 from ringlog.kernel.commands.resizes import MERGE, NONE, SPLIT
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.tablets.map import TabletMap
@@ -29,56 +28,50 @@ Stop = Annotated[bool, typer.Option("--stop", help="Revoke the decision that is 
 
 
 @app.command("list")
+@looks
 def list_tablets(
+    context: ClusterContext,
     table: Annotated[
         str | None, typer.Argument(metavar="[KEYSPACE.TABLE]", help="Table of which each tablet is listed.")
     ] = None,
-    bootstrap: Bootstrap = None,
-    cluster: Cluster = None,
-    as_json: Json = False,
-) -> None:
+) -> Iterator[Any]:
     """Tables in tablets, or the tablets of one: where their replicas are, what moves, and what turns back or is tried
     in vain.
     """
-    state, acks = _seen(resolve(bootstrap, cluster))
+    state, acks = _seen(context)
     found: Any = views.tables_view(state)
     if table is not None:
         tablets = _map(state, table)
         found = views.tablets_view(state, tablets) | {"troubles": views.troubles_view(state, acks, tablets.table)}
-    if as_json:
-        typer.echo(json.dumps(found))
-        return
+    yield found
     if table is None:
-        lines = Table("table", "tablets", "moving", "resize", "shares those of", box=None, padding=(0, 2))
-        for row in found:
-            lines.add_row(
-                row["table"], str(row["tablets"]), str(row["moving"]), row["resize"] or "", row["shares"] or ""
-            )
-        out.print(lines if found else "no tables in tablets")
+        rows = (
+            (row["table"], str(row["tablets"]), str(row["moving"]), row["resize"] or "", row["shares"] or "")
+            for row in found
+        )
+        show_table(("table", "tablets", "moving", "resize", "shares those of"), rows, "no tables in tablets")
         return
-    lines = Table("tablet", "last token", "replicas", "next", "stage", box=None, padding=(0, 2))
-    for number, row in enumerate(found["tablets"]):
-        lines.add_row(str(number), str(row["last_token"]), _places(row["replicas"]), _places(row["next"]), _stage(row))
-    out.print(lines)
+    rows = (
+        (str(number), str(row["last_token"]), _places(row["replicas"]), _places(row["next"]), _stage(row))
+        for number, row in enumerate(found["tablets"])
+    )
+    show_table(("tablet", "last token", "replicas", "next", "stage"), rows)
     _say(found["troubles"])
     if found["resize"] is not None:
         out.print(f"{found['resize']['decision']} is decided, number {found['resize']['sequence']}")
 
 
 @app.command("show")
-def show(
-    table: FullName, tablet: Number, bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: Json = False
-) -> None:
+@looks
+def show(context: ClusterContext, table: FullName, tablet: Number) -> Iterator[Any]:
     """One tablet: its tokens, its replicas, what is happening to it, and why it turns back or does not go on."""
-    state, acks = _seen(resolve(bootstrap, cluster))
+    state, acks = _seen(context)
     tablets = _map(state, table)
     _check(tablets, tablet)
     row: dict[str, Any] = {"table": table, "tablet": tablet, "start": tablets.ends[tablet - 1]}
     row |= views.tablets_view(state, tablets)["tablets"][tablet]
     row["troubles"] = [one for one in views.troubles_view(state, acks, tablets.table) if one["tablet"] == tablet]
-    if as_json:
-        typer.echo(json.dumps(row))
-        return
+    yield row
     out.print(f"{table}/{tablet}: tokens from {row['start']} (excluded) to {row['last_token']}", markup=False)
     out.print(f"on {_places(row['replicas'])}")
     if row["stage"] is not None:
@@ -123,21 +116,16 @@ def repair(
 
 
 @app.command("explain")
-def explain(
-    table: FullName, tablet: Number, bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: Json = False
-) -> None:
+@looks
+def explain(context: ClusterContext, table: FullName, tablet: Number) -> Iterator[Any]:
     """Why the balancer would move a tablet, or why it stays where it is; of one on its way, what it waits for, since
     when, and how to end that.
     """
-    context = resolve(bootstrap, cluster)
-    with connect(context) as client:
-        seen = look(context.bootstrap, context.cluster, client.read_barrier())
+    seen = look(context.bootstrap, context.cluster, newest(context))
     tablets = _map(seen.state, table)
     _check(tablets, tablet)
     view = views.explanation(seen.state, seen.advice, tablets, tablet, seen.acks)
-    if as_json:
-        typer.echo(json.dumps(view))
-        return
+    yield view
     for line in views.explained(view):
         out.print(printable(line), markup=False)
 
@@ -145,8 +133,7 @@ def explain(
 def _seen(context: ClusterContext) -> tuple[ClusterState, Mapping[str, NodeAck]]:
     """The newest state and what nodes acknowledge: before the log, since that has the epochs that it is said of."""
     acks = said(context.bootstrap, context.cluster)
-    with connect(context) as client:
-        return client.read_barrier(), acks
+    return newest(context), acks
 
 
 def _say(rows: list[dict[str, Any]]) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
-from ringlog.cli.connection import Bootstrap, Cluster, Json, connect, fail, out, resolve
+from ringlog.cli.connection import fail, out
 from ringlog.cli.submitting import asks
+from ringlog.cli.verbs import looks, newest, show_table
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.zones.model import Zone
 from ringlog.operator import zones as views
@@ -18,6 +18,7 @@ from ringlog.operator.balancing import said
 from ringlog.operator.intents import Intent
 from ringlog.operator.shown import printable, when
 from ringlog.protocol.zone_groups import words_of
+from ringlog.runtime.context import ClusterContext
 
 app = typer.Typer(
     help="Distribution zones: create, alter, drop, list, show, plan, restart, reset, cancel.", no_args_is_help=True
@@ -75,53 +76,44 @@ def drop(zone: Name) -> Intent:
 
 
 @app.command("list")
-def list_zones(bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: Json = False) -> None:
+@looks
+def list_zones(context: ClusterContext) -> Iterator[Any]:
     """All zones: what is set, on which nodes they are, how many of their partitions move."""
-    with connect(resolve(bootstrap, cluster)) as client:
-        found = views.zones_view(client.read_barrier())
-    if as_json:
-        typer.echo(json.dumps(found))
-        return
-    lines = Table("zone", "partitions", "replicas", "quorum", "mode", "moving", "data nodes", box=None, padding=(0, 2))
-    for row in found:
-        numbers = (str(row[name]) for name in ("partitions", "replicas", "quorum", "mode", "moving"))
-        lines.add_row(row["zone"], *numbers, ", ".join(row["data_nodes"]))
-    out.print(lines if found else "no zones")
+    found = views.zones_view(newest(context))
+    yield found
+    columns = ("zone", "partitions", "replicas", "quorum", "mode", "moving", "data nodes")
+    rows = ((row["zone"], *(str(row[name]) for name in columns[1:-1]), ", ".join(row["data_nodes"])) for row in found)
+    show_table(columns, rows, "no zones")
 
 
 @app.command("show")
-def show(zone: Name, bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: Json = False) -> None:
+@looks
+def show(context: ClusterContext, zone: Name) -> Iterator[Any]:
     """A zone and its partitions: who has each, where it goes, and what it waits for."""
-    context = resolve(bootstrap, cluster)
     acks = said(context.bootstrap, context.cluster)  # before the log, which has the epochs that they speak of
-    with connect(context) as client:
-        state = client.read_barrier()
+    state = newest(context)
     view = views.full_view(state, _zone(state, zone), words_of(state, acks))
-    if as_json:
-        typer.echo(json.dumps(view))
-        return
+    yield view
     out.print(
         printable(f"{zone}: {view['replicas']} replicas, quorum {view['quorum']}, {view['filter']}"), markup=False
     )
-    lines = Table("partition", "state", "stable", "pending", "planned", "waits", box=None, padding=(0, 2))
+    rows = []
     for row in view["partitions"]:
         steps = " then ".join(", ".join(step) for step in row["pending"])
         planned = ", ".join(row["planned"] or ())
         since = f"; since {when(row['at'])}" if row["at"] is not None else ""
         waits = f"{row['waits']}{since}" if row["waits"] else ""
-        lines.add_row(str(row["partition"]), row["state"], ", ".join(row["stable"]), steps, planned, waits)
-    out.print(lines)
+        rows.append((str(row["partition"]), row["state"], ", ".join(row["stable"]), steps, planned, waits))
+    show_table(("partition", "state", "stable", "pending", "planned", "waits"), rows)
 
 
 @app.command("plan")
-def plan(zone: Name, bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: Json = False) -> None:
+@looks
+def plan(context: ClusterContext, zone: Name) -> Iterator[Any]:
     """What a rebalance of a zone would move now, without doing it."""
-    with connect(resolve(bootstrap, cluster)) as client:
-        state = client.read_barrier()
+    state = newest(context)
     view = views.plan_view(state, _zone(state, zone))
-    if as_json:
-        typer.echo(json.dumps(view))
-        return
+    yield view
     for row in view["moves"]:
         steps = " then ".join(", ".join(step) for step in row["steps"])
         out.print(f"{row['partition']}: {', '.join(row['stable']) or 'nobody'} to {steps}", markup=False)
