@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from ringlog.sim.checks.judge import window
-from ringlog.sim.mutants.cdc import MUTANTS
+from ringlog.sim.mutants import MUTANTS
 from ringlog.sim.mutants.plant import planted
 from ringlog.sim.run import RunReport, run_script
 from ringlog.sim.script import PROFILES, Action, Script, draw_script

@@ -15,7 +15,7 @@ from ringlog.sim.checks.judge import window
 from ringlog.sim.checks.layout import covering, holds, replicas, walk
 from ringlog.sim.checks.movements import NOBODY, SeenRange
 from ringlog.sim.checks.quorums import Quorums, _distinct, _quorums
-from ringlog.sim.mutants.operations import MUTANTS
+from ringlog.sim.mutants import MUTANTS
 from ringlog.sim.mutants.plant import planted
 from ringlog.sim.search import run_seed
 

@@ -7,8 +7,8 @@ from collections import Counter
 import pytest
 
 from ringlog.sim.moments import HERE
-from ringlog.sim.mutants.images import MUTANTS
 from ringlog.sim.mutants.plant import Mutant, planted
+from ringlog.sim.mutants.reading import bugs_of
 from ringlog.sim.run import RunReport, run_script
 from ringlog.sim.script import Action, Script
 from ringlog.sim.shape import ClusterShape
@@ -76,7 +76,7 @@ PLANTED = {
 }
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize("mutant", bugs_of("images"), ids=lambda mutant: mutant.name)
 def test_a_bug_in_the_states_is_found(mutant: Mutant) -> None:
     befalls, tables = PLANTED[mutant.name], "ij" if mutant.name == "states_outlast_a_pause" else "i"
     with planted(mutant):

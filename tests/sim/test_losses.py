@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from ringlog.sim.mutants.plant import Mutant, planted
-from ringlog.sim.mutants.recovery import MUTANTS
+from ringlog.sim.mutants.reading import bugs_of
 from ringlog.sim.run import RunReport, run_script
 from ringlog.sim.script import Action, Script
 from ringlog.sim.shape import ClusterShape
@@ -131,7 +131,7 @@ def test_what_was_skipped_stays_skipped() -> None:
 SILENT = ("silence_forgotten", "claims_forgotten")
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize("mutant", bugs_of("recovery"), ids=lambda mutant: mutant.name)
 def test_a_bug_in_the_recovery_is_found(mutant: Mutant) -> None:
     found = {"cdc_order", "cdc_settled", "cdc_rows"} if mutant.name in SILENT else {"cdc_once", "cdc_fence"}
     with planted(mutant):

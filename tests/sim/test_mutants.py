@@ -8,15 +8,44 @@ from datetime import UTC, datetime
 import pytest
 
 from ringlog.kernel import fold
-from ringlog.sim.mutants import MUTANTS
+from ringlog.sim.mutants import MUTANTS, PARTS
 from ringlog.sim.mutants.measure import measure
 from ringlog.sim.mutants.plant import DoesNotApply, Mutant, planted
+from ringlog.sim.mutants.reading import FOLDER, bugs_of, read_bugs
 
 SAMPLE = 5
 QUICK = 60
 """Only bugs that are found this soon are in the sample of every change; the whole table is measured by a command."""
 COSTLY = frozenset({"seen_is_a_fate"})
 """Nor those whose seeds take long: what never comes to rest is run to the end of the simulator's patience (minutes)."""
+
+
+def test_every_file_of_planted_bugs_is_read_and_says_what_it_is_about() -> None:
+    """Those of a part are in the table; the others, beside it, are found by a script or by the explorer."""
+    files = {path.stem for path in FOLDER.glob("*.diff")}
+    assert files - set(PARTS) == {"rare", "explored"}
+    for part in sorted(files):
+        assert bugs_of(part)
+        assert (FOLDER / f"{part}.diff").read_text(encoding="utf-8").startswith("# ")
+
+
+def test_a_bug_is_written_as_a_difference() -> None:
+    found = read_bugs(
+        "# about\n\none: a bug: of sorts\na.b, 20\n-     if x:\n-\n+ pass\n\ntwo: b\nc, 3, rows\n- x\n+\n"
+    )
+    assert found == (
+        Mutant("one", "a.b", "    if x:\n", "pass", "a bug: of sorts", 20),
+        Mutant("two", "c", "x", "", "b", 3, "rows"),
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["one: x", "one: x\na.b, many\n- x\n+ y", "one: x\na.b, 1\n- x", "one\na.b, 1\n- x\n+ y", "o: x\na, 1\n+ y\n- x"],
+)
+def test_what_is_no_planted_bug_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="no planted bug"):
+        read_bugs(text)
 
 
 def test_there_are_enough_and_their_names_differ() -> None:

@@ -12,8 +12,8 @@ from ringlog.sim.histories.check import check
 from ringlog.sim.histories.events import Op
 from ringlog.sim.histories.reader import read
 from ringlog.sim.histories.verdict import Linearizability
+from ringlog.sim.mutants import MUTANTS
 from ringlog.sim.mutants.plant import planted
-from ringlog.sim.mutants.registers import MUTANTS
 from ringlog.sim.recording import LOG
 from ringlog.sim.run import run_script
 from ringlog.sim.script import PROFILES, draw_script

@@ -17,8 +17,9 @@ from ringlog.kernel.ownership.placements import placement_of_keyspace
 from ringlog.kernel.registry import COMMANDS
 from ringlog.sim.coverage import tables
 from ringlog.sim.families import CHECKS, FAMILIES
-from ringlog.sim.mutants import MUTANTS, RARE
+from ringlog.sim.mutants import MUTANTS
 from ringlog.sim.mutants.plant import planted
+from ringlog.sim.mutants.reading import bugs_of
 from ringlog.sim.prefix import forget_prefixes, prefix_of
 from ringlog.sim.regressions import NoScript, load, save
 from ringlog.sim.run import RunReport, run_script
@@ -172,5 +173,5 @@ def test_a_mended_defect_is_seen_again_where_it_is_planted(path: Path) -> None:
     """A regression is named after the planted bug that brings its defect back."""
     name = path.stem.partition("-")[0]
     rule, script = load(path)
-    with planted(next(mutant for mutant in (*MUTANTS, *RARE) if mutant.name == name)):
+    with planted(next(mutant for mutant in (*MUTANTS, *bugs_of("rare")) if mutant.name == name)):
         assert run_script(script).rule == rule

@@ -84,8 +84,6 @@ HOOKS = {
 FOR_TESTS = {
     "history_problems": "the gate of released schemas, for whoever releases",
     "forget_prefixes": "a planted bug changes the code that made them",
-    "RARE": "planted bugs that have a script instead of a bound",
-    "EXPLORED": "planted bugs that the explorer finds",
     "FLIGHTS_WITHOUT_TAILNUM": "a fact of the data set that the tests hold it to",
     "decode_state": "a replica that starts from a stored state; nothing stores one yet",
     "MemoryKeyed": "the topic of snapshots in memory",

@@ -16,50 +16,39 @@ from dataclasses import dataclass, replace
 
 from ringlog.kernel.operations.gates import Gate
 from ringlog.kernel.values import Witness
-from ringlog.sim.mutants import RARE, operations
-from ringlog.sim.mutants import registers as paths
-from ringlog.sim.mutants.plant import Mutant, planted
+from ringlog.sim.mutants.plant import planted
+from ringlog.sim.mutants.reading import bugs_of, read_bugs
 from tests.client.explorer.model import Explored, Explorer
 from tests.client.explorer.scenarios import OVERRIDDEN, SCENARIOS
 from tests.client.explorer.way import GateRule, gate_is_met
 
-FINDERS = (
-    Mutant(
-        "answers_of_another_time",
-        "ringlog.client.plans",
-        "if now.request.access is Access.READ and answer.epoch < now.changed:",
-        "if now.request.access is Access.READ and answer.epoch < 0:",
-        "what a read got before the group changed counts",
-        1,
-    ),
-    Mutant(
-        "answers_of_a_namesake",
-        "ringlog.client.plans",
-        "if answer.epoch < now.made:",
-        "if answer.epoch < 0:",
-        "what was answered for a keyspace of that name before it was made anew counts",
-        1,
-    ),
-    Mutant(
-        "survivors_not_streamed",
-        "ringlog.kernel.operations.sources",
-        "        merging.update(_surer(",
-        "        set(_surer(",
-        "who stays in a group that shrinks gets no rows",
-        1,
-    ),
-    Mutant(
-        "nobody_reports",
-        "ringlog.kernel.operations.progress",
-        "if operation.stage not in REPORTED_STAGES:",
-        "if operation.stage:",
-        "reads go to the new owner before it has its rows",
-        1,
-    ),
+FINDERS = read_bugs(
+    """
+answers_of_another_time: what a read got before the group changed counts
+ringlog.client.plans, 1
+- if now.request.access is Access.READ and answer.epoch < now.changed:
++ if now.request.access is Access.READ and answer.epoch < 0:
+
+answers_of_a_namesake: what was answered for a keyspace of that name before it was made anew counts
+ringlog.client.plans, 1
+- if answer.epoch < now.made:
++ if answer.epoch < 0:
+
+survivors_not_streamed: who stays in a group that shrinks gets no rows
+ringlog.kernel.operations.sources, 1
+-         merging.update(_surer(
++         set(_surer(
+
+nobody_reports: reads go to the new owner before it has its rows
+ringlog.kernel.operations.progress, 1
+- if operation.stage not in REPORTED_STAGES:
++ if operation.stage:
+"""
 )
 """Bugs that only the explorer looks for."""
 
-_KNOWN = {mutant.name: mutant for mutant in (*operations.MUTANTS, *paths.MUTANTS, *paths.EXPLORED, *RARE, *FINDERS)}
+_PARTS = ("operations", "registers", "explored", "rare")
+_KNOWN = {mutant.name: mutant for mutant in (*(one for part in _PARTS for one in bugs_of(part)), *FINDERS)}
 
 
 @dataclass(frozen=True, slots=True)
