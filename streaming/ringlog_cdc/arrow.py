@@ -34,7 +34,6 @@ from ringlog_cdc.tally import GENERATION, REASON, RECORDS, WITH_STATES, Tally, c
 from ringlog_cdc.verdicts import ROUTED, SKIPPED
 from ringlog_cdc.workers import settle
 
-IN = ("partition", "offset", "appended", "key", "value")
 FACTS_TYPE = "partition int, held bigint, used bigint"
 OUT = ("partition", "key", "value")
 ADDRESSED_TYPE = "topic string, partition int, key binary, value binary"

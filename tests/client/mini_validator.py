@@ -17,7 +17,6 @@ from ringlog.kernel.fold import fold
 from ringlog.kernel.outcome import Undecodable, UnknownCommand
 from ringlog.kernel.state import ClusterState
 from ringlog.log.author import Author
-from ringlog.log.commit import FateOpen, commit
 from ringlog.log.errors import LogUnavailable, WaitTimedOut
 from ringlog.log.replica import LogReplica
 from ringlog.protocol.direct import decided
@@ -27,6 +26,7 @@ from ringlog.runtime.draw import SystemDraw
 from ringlog.wire.commands import decode_command
 from ringlog.wire.entries import EncodedEntry
 from ringlog.wire.records import APPLIED, EXPIRED, REJECTED, CommandRequest, Result, decode_requests, encode_result
+from tests.log.committing import FateOpen, commit
 
 
 class MiniValidator:

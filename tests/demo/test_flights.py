@@ -12,14 +12,12 @@ from importlib.metadata import distribution
 
 import pytest
 
-from ringlog.demo.encoding import Encoder, mutation_of
 from ringlog.demo.flights import (
     DATA_COLUMNS,
     FLEET,
     FLIGHTS_TOTAL,
     FLIGHTS_WITHOUT_TAILNUM,
     KEYSPACE,
-    TABLE,
     Flight,
     FlightCounts,
     count,
@@ -27,6 +25,7 @@ from ringlog.demo.flights import (
     is_copied,
     load,
 )
+from ringlog.demo.producer import written
 from ringlog.kernel.schema.types import deserialize
 from ringlog.wire.records import decode_mutation, encode_mutation
 
@@ -62,7 +61,7 @@ def test_the_first_flight_is_told_right(flights: Sequence[Flight]) -> None:
     assert deserialize("timestamp", departure) == datetime(2013, 1, 1, 10, 15, tzinfo=UTC).timestamp() * 1000
     assert deserialize("int", number) == 1545
     types = {column.name: column.type for column in DATA_COLUMNS}
-    cells = {f.cell.column: f.cell.value for f in first.fields}
+    cells = {cell.column: cell.value for cell in first.cells}
     assert cells.keys() == types.keys()
     found = {name: None if value is None else deserialize(types[name], value) for name, value in cells.items()}
     assert (found["carrier"], found["origin"], found["dest"]) == ("UA", "EWR", "IAH")
@@ -74,14 +73,14 @@ def test_every_flight_says_what_its_line_says(flights: Sequence[Flight], raw: Se
     types = {column.name: column.type for column in DATA_COLUMNS}
     nulls = 0
     for flight, line in list(zip(flights, raw, strict=True))[::499]:
-        for field in flight.fields:
-            text, value = line[field.cell.column], field.cell.value
+        for cell in flight.cells:
+            text, value = line[cell.column], cell.value
             if value is None:
                 nulls += 1
                 assert text in ("", "NA")
             else:
-                found = deserialize(types[field.cell.column], value)
-                assert found == (text if types[field.cell.column] == "text" else float(text))
+                found = deserialize(types[cell.column], value)
+                assert found == (text if types[cell.column] == "text" else float(text))
         local_minutes = int(line["sched_dep_time"]) // 100 * 60 + int(line["sched_dep_time"]) % 100
         instant = deserialize("timestamp", flight.clustering_key[0])
         assert isinstance(instant, int)
@@ -96,22 +95,17 @@ def test_a_limit_spreads_over_the_year() -> None:
     assert count(1_000) == FlightCounts(len(some), sum(f.partition_key is None for f in some), copies)
     assert 0.09 * len(some) < copies <= 0.1 * len(some)
     assert len(some) == 1_000
-    months = {
-        deserialize("int", f.cell.value) for x in some for f in x.fields if f.cell.column == "month" and f.cell.value
-    }
+    months = {deserialize("int", cell.value) for x in some for cell in x.cells if cell.column == "month" and cell.value}
     assert months == set(range(1, 13))
 
 
-def test_the_bytes_are_those_of_the_codec(flights: Sequence[Flight]) -> None:
-    cluster, mutation = str(uuid.uuid4()), uuid.uuid4()
-    encoder = Encoder(KEYSPACE, TABLE, cluster)
-    sample = [*flights[::997], *[f for f in flights if f.partition_key is None][:50]]
-    for number, flight in enumerate(sample):
-        at = 1_700_000_000_000_000 + number * 10 ** number.bit_length()
-        whole = mutation_of(flight, KEYSPACE, TABLE, cluster, str(mutation), at)
-        made = encoder.encode(flight, mutation.bytes, at)
-        assert made == encode_mutation(whole)
-        assert decode_mutation(made) == whole
+def test_a_flight_is_written_whole(flights: Sequence[Flight]) -> None:
+    cluster, mutation = str(uuid.uuid4()), str(uuid.uuid4())
+    for flight in [*flights[::997], *[one for one in flights if one.partition_key is None][:50]]:
+        whole = written(flight, KEYSPACE, cluster, mutation, 1_700_000_000_000_000)
+        assert decode_mutation(encode_mutation(whole)) == whole
+        assert (whole.partition_key, whole.clustering_key) == ((flight.partition_key,), flight.clustering_key)
+        assert {cell.column for cell in whole.cells} == {column.name for column in DATA_COLUMNS}
 
 
 def test_the_table_has_every_column(flights: Sequence[Flight]) -> None:
@@ -120,5 +114,5 @@ def test_the_table_has_every_column(flights: Sequence[Flight]) -> None:
     assert (table.columns, table.tablets) == (copy.columns, None)
     assert copy.tablets is not None
     names = {column.name for column in table.columns}
-    assert {*table.partition_key, *table.clustering_key, *(f.cell.column for f in flights[0].fields)} == names
+    assert {*table.partition_key, *table.clustering_key, *(cell.column for cell in flights[0].cells)} == names
     assert table.cdc.enabled

@@ -12,10 +12,10 @@ from ringlog.kernel.commands.cluster import Noop
 from ringlog.kernel.fold import fold
 from ringlog.kernel.outcome import OutcomeKind
 from ringlog.log.author import Author
-from ringlog.log.commit import FateOpen, commit, settle
 from ringlog.log.errors import LogUnavailable, WaitTimedOut
 from ringlog.log.replica import LogReplica
 from ringlog.protocol.fates import EntryChain, Fate
+from tests.log.committing import FateOpen, commit, settle
 from tests.log.faulty import Fault, FaultyLog
 
 ChainMaker = Callable[..., EntryChain]

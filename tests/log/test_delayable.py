@@ -17,7 +17,6 @@ from ringlog.kernel.fold import fold
 from ringlog.kernel.outcome import OutcomeKind
 from ringlog.kernel.state import EMPTY_STATE
 from ringlog.log.author import Author
-from ringlog.log.commit import FateOpen, commit
 from ringlog.log.delayable import DelayableLog
 from ringlog.log.delays import COMMIT, DELAY, DROP, HOLD, PROPAGATION, Match, Rule
 from ringlog.log.delays_control import MemoryDelays
@@ -28,6 +27,7 @@ from ringlog.protocol.fates import EntryChain, Fate
 from ringlog.runtime.clock import ManualClock
 from ringlog.runtime.draw import SeededDraw
 from ringlog.wire.entries import EncodedEntry
+from tests.log.committing import FateOpen, commit
 
 ChainMaker = Callable[..., EntryChain]
 

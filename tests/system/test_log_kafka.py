@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
+from tests.log.committing import FateOpen, commit, settle
 from tests.stopping import stop
 from tests.system.agents_world import until
 
@@ -21,7 +22,6 @@ from ringlog.kernel.fold import fold
 from ringlog.kernel.outcome import OutcomeKind
 from ringlog.kernel.state import ClusterState
 from ringlog.log.author import Author
-from ringlog.log.commit import FateOpen, commit, settle
 from ringlog.log.errors import (
     LogReplaced,
     LogTruncated,

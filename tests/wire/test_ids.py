@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringlog.wire.errors import WireError
-from ringlog.wire.ids import derived_request_id, new_request_id, new_state_id, timeuuid
+from ringlog.wire.ids import derived_request_id, new_request_id, new_state_id
 from ringlog.wire.partitions import dead_letter_key, mutation_key, mutation_partition
 
 NOW = 1_700_000_000_123_456
@@ -76,26 +76,6 @@ def test_derived_ids_are_a_function_of_their_parts():
     assert len(ids) == 6
     assert derived_request_id("join-7", "prepared", 9) in ids
     assert {uuid.UUID(found).version for found in ids} == {8}
-
-
-@given(st.integers(-(2**53), 2**56), st.binary())
-def test_a_time_uuid_holds_its_timestamp_exactly(timestamp, identity):
-    found = timeuuid(timestamp, identity)
-    parsed = uuid.UUID(bytes=found)
-    assert (parsed.version, parsed.variant) == (1, uuid.RFC_4122)
-    assert parsed.time == timestamp * 10 + 0x01B21DD213814000
-    assert timeuuid(timestamp, identity) == found
-    assert timeuuid(timestamp, identity + b"x")[8:] != found[8:]
-
-
-def test_the_worked_time_uuid():
-    assert str(uuid.UUID(bytes=timeuuid(NOW, b""))).startswith("04c29680-833b-11ee-")
-
-
-@pytest.mark.parametrize("timestamp", [2**57, -(2**57)])
-def test_a_timestamp_that_a_time_uuid_cannot_hold_is_refused(timestamp):
-    with pytest.raises(WireError, match="bad_timestamp"):
-        timeuuid(timestamp, b"")
 
 
 def test_keys_and_partitions():

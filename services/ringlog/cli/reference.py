@@ -24,7 +24,6 @@ from ringlog.kernel import codes
 from ringlog.kernel.changes import TELLINGS
 from ringlog.kernel.registry import COMMANDS, RULES, VERSIONS
 from ringlog.kernel.settings import SETTINGS
-from ringlog.log import commit
 from ringlog.log import errors as log_errors
 from ringlog.log.errors import LogError
 from ringlog.log.topics import TOPICS, TopicSpec
@@ -267,7 +266,6 @@ def _errors() -> Iterator[
 ]:
     for module in (
         log_errors,
-        commit,
         client_errors,
         cdc_errors,
         kafka_config,

@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from importlib.metadata import distribution
 
-from ringlog.demo.encoding import encoded_cell
 from ringlog.kernel.commands.schema import CreateTable
 from ringlog.kernel.ring.partition_key import compose
 from ringlog.kernel.schema.types import serialize
@@ -48,20 +47,12 @@ DATA_COLUMNS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
-    """A column's value, and the same as Avro has it; most values come up many times and are made once."""
-
-    cell: Cell
-    encoded: bytes
-
-
-@dataclass(frozen=True, slots=True)
 class Flight:
     """One write: serialised key components (``partition_key`` None without a tail number) and the other columns."""
 
     partition_key: bytes | None
     clustering_key: tuple[bytes, bytes]
-    fields: tuple[Field, ...]
+    cells: tuple[Cell, ...]
 
     @property
     def composed_key(self) -> bytes:
@@ -155,16 +146,16 @@ def _null(text: str) -> bool:
     return text in ("", "NA", "NaN")
 
 
-class _Once(dict[str, Field]):
-    """Text of a column to its field, made when it comes up for the first time."""
+class _Once(dict[str, Cell]):
+    """Text of a column to its cell, made when it comes up for the first time: most come up many times."""
 
     def __init__(self, column: str, kind: str, parse: Callable[[str], object]) -> None:
         super().__init__()
         self._column, self._kind, self._parse = column, kind, parse
 
-    def __missing__(self, text: str) -> Field:
-        cell = Cell(self._column, None if _null(text) else serialize(self._kind, self._parse(text)))
-        made = self[text] = Field(cell, encoded_cell(cell))
+    def __missing__(self, text: str) -> Cell:
+        value = None if _null(text) else serialize(self._kind, self._parse(text))
+        made = self[text] = Cell(self._column, value)
         return made
 
 
@@ -192,5 +183,5 @@ class _Maker:
         return Flight(
             partition_key=None if _null(tailnum) else serialize("text", tailnum),
             clustering_key=(departure, serialize("int", int(number))),
-            fields=tuple([once[row[place]] for place, once in self._columns]),
+            cells=tuple([once[row[place]] for place, once in self._columns]),
         )

@@ -22,13 +22,13 @@ from dataclasses import dataclass
 from confluent_kafka import KafkaError, Message, Producer
 
 from ringlog.client.watch import MetadataWatch
-from ringlog.demo.encoding import Encoder
 from ringlog.demo.flights import FLEET, KEYSPACE, TABLE, Flight, is_copied, load
 from ringlog.demo.tablets import is_spread
 from ringlog.kernel.state import ClusterState
 from ringlog.log.topics import topic_name
 from ringlog.runtime.kafka_config import connection
 from ringlog.wire.partitions import mutation_key
+from ringlog.wire.records import INSERT, Mutation, encode_mutation
 
 FAST_SHARE = 0.4
 SLOW_SHARE = 0.79
@@ -58,6 +58,22 @@ class ProducerProgress:
             self.failed = f"{message.topic()}: {error}"
 
 
+def written(flight: Flight, keyspace: str, cluster_id: str, mutation_id: str, timestamp_us: int) -> Mutation:
+    """A flight as an INSERT of the whole row."""
+    return Mutation(
+        mutation_id=mutation_id,
+        cluster_id=cluster_id,
+        keyspace=keyspace,
+        table=TABLE,
+        timestamp=timestamp_us,
+        ttl=None,
+        operation=INSERT,
+        partition_key=(flight.partition_key,),
+        clustering_key=flight.clustering_key,
+        cells=flight.cells,
+    )
+
+
 Delivered = Callable[[KafkaError | None, Message], None]
 
 
@@ -66,8 +82,7 @@ class Load:
 
     def __init__(self, bootstrap: str, cluster: str, cluster_id: str, flights: list[Flight]) -> None:
         self._topic = topic_name(cluster, "mutations")
-        self._encoder = Encoder(KEYSPACE, TABLE, cluster_id)
-        self._copies = Encoder(FLEET, TABLE, cluster_id)
+        self._cluster_id = cluster_id
         self._flights = flights
         self._next = 0
         self.progress = ProducerProgress(len(flights))
@@ -86,18 +101,18 @@ class Load:
         """Send the next ``count`` flights, stamped now."""
         chosen = self._flights[self._next : self._next + count]
         for flight in chosen:
-            value = self._encoder.encode(flight, uuid.uuid4().bytes, time.time_ns() // 1000)
-            self._produce(mutation_key(KEYSPACE, TABLE, flight.composed_key), value, self.progress.delivered)
+            self._produce(KEYSPACE, flight, self.progress.delivered)
         # Together, behind the flights: the job reads mutations of one table at a time most quickly.
         for place, flight in enumerate(chosen, self._next):
             if is_copied(place, flight.partition_key is not None):
-                value = self._copies.encode(flight, uuid.uuid4().bytes, time.time_ns() // 1000)
-                self._produce(mutation_key(FLEET, TABLE, flight.composed_key), value, self.progress.copied)
+                self._produce(FLEET, flight, self.progress.copied)
         self._next = min(self._next + count, len(self._flights))
         self.progress.sent = self._next
         self._producer.poll(0)
 
-    def _produce(self, key: bytes, value: bytes, delivered: Delivered) -> None:
+    def _produce(self, keyspace: str, flight: Flight, delivered: Delivered) -> None:
+        key = mutation_key(keyspace, TABLE, flight.composed_key)
+        value = encode_mutation(written(flight, keyspace, self._cluster_id, str(uuid.uuid4()), time.time_ns() // 1000))
         while True:
             try:
                 self._producer.produce(self._topic, value, key=key, on_delivery=delivered)

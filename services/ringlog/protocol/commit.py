@@ -3,18 +3,13 @@
 The identical entries are sent again until they are applied or can never be: a lost acknowledgement, a lost record and
 a late copy all come to the same. Entries before the first open one are final and are not sent again. The pauses double,
 as those of requests do: who folds slowly must not have more to fold for it.
-
-To give up an *entry*, a Noop with the same predecessor is sent (``settle``): one of the two is applied, and both
-fates are final.
 """
 
 from __future__ import annotations
 
-from ringlog.kernel.commands.cluster import Noop
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Micros
-from ringlog.protocol.authors import MakesEntries
-from ringlog.protocol.effects import FOREVER, Append, Barrier, Newest, Now, Steps, Until
+from ringlog.protocol.effects import FOREVER, Append, Newest, Now, Steps, Until
 from ringlog.protocol.fates import EntryChain, Fate, all_final, fates, open_entries
 
 RESEND: Micros = 500_000
@@ -57,21 +52,3 @@ def commit(
             raise Undecided(chain, judged)
         pause = min(2 * pause, PAUSES_MAX * resend)
     return judged
-
-
-def settle(author: MakesEntries, chain: EntryChain, patience: Micros = FOREVER) -> Steps[tuple[Fate, ...]]:
-    """Make every fate of the chain final without sending its entries again: a Noop takes the place of the first open
-    one.
-
-    Entries that got there first stay applied. Raises Undecided (of the Noop).
-    """
-    deadline = (yield Now()) + patience
-    while True:
-        state = yield Barrier(patience)
-        judged = fates(state, chain)
-        if all_final(judged):
-            return judged
-        noop = author.entry(state, Noop())
-        assert noop.entry.prev_state_id == open_entries(chain, judged)[0].entry.prev_state_id
-        left = max(deadline - (yield Now()), 0)
-        yield from commit(EntryChain(state.epoch, (noop,)), left)

@@ -64,26 +64,6 @@ def derived_request_id(*parts: str | int) -> str:
     return _text(_stamped(int.from_bytes(digest.digest(), "big"), 8))
 
 
-def timeuuid(timestamp_us: Micros, identity: bytes) -> bytes:
-    """The 16 bytes of a version-1 UUID: the time part is ``timestamp_us`` exactly, the low 64 bits are a hash of
-    ``identity``.
-
-    Equal arguments give equal bytes. Raises ``WireError`` (``bad_timestamp``) outside what 60 bits of 100 ns since
-    1582 hold.
-    """
-    ticks = timestamp_us * 10 + _TICKS_TO_1970
-    if not 0 <= ticks < 2**60:
-        raise WireError("bad_timestamp", str(timestamp_us), "microseconds that a version-1 UUID can hold")
-    low = int.from_bytes(blake2b(identity, digest_size=8, person=b"ringlog-timeuuid").digest(), "big")
-    low = (low & (2**62 - 1)) | 2**63
-    high = ((ticks & 0xFFFFFFFF) << 32) | ((ticks >> 32 & 0xFFFF) << 16) | 0x1000 | (ticks >> 48)
-    return ((high << 64) | low).to_bytes(16, "big")
-
-
-_TICKS_TO_1970 = 0x01B21DD213814000
-"""100 ns ticks from 1582-10-15 to 1970-01-01."""
-
-
 def _time_bits(now_us: Micros) -> int:
     """48 bits of milliseconds and 12 bits of fraction; a clock outside that range is cut to it."""
     millis, micros = divmod(max(now_us, 0), 1000)

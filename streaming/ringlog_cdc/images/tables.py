@@ -14,8 +14,6 @@ from ringlog.kernel.schema.stored import in_stored_names
 from ringlog.kernel.state import ClusterState, Table, in_order
 from ringlog.kernel.values import CdcOptions, Column
 
-KEYS = ("id", "preimage", "postimage", "columns", "partition_key", "clustering_key")
-
 
 class ImageTable:
     """A table that keeps images. ``ttl``: microseconds after which a row that nobody writes is forgotten; 0: never.

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringlog.kernel.balance.model import GIB, Limits
-from ringlog.kernel.balance.sizing import MERGE, NONE, SPLIT, Hints, Sized, broken_hints, decide_resizes
+from ringlog.kernel.balance.sizing import MERGE, NONE, SPLIT, Hints, Sized, decide_resizes
 from tests.kernel.balance.world import host
 
 TARGET = 5 * GIB
@@ -59,19 +59,6 @@ def test_without_sizes_nothing_shrinks() -> None:
 def test_bounds_that_are_equal_hold_whatever_the_size() -> None:
     """Case 30."""
     assert decided(table(4, 128, hints=Hints(least=4, most=4))) == NONE
-
-
-@pytest.mark.parametrize(
-    ("least", "most", "kept"),
-    [(100, 100, False), (65, 127, False), (129, 128, False), (64, 128, True), (100, 200, True)],
-)
-def test_a_power_of_two_must_lie_within_the_bounds(least: int, most: int, kept: bool) -> None:
-    assert (broken_hints(Hints(least=least, most=most)) == "") == kept
-
-
-def test_hints_out_of_range_are_named() -> None:
-    assert "negative" in broken_hints(Hints(least=-1))
-    assert "more than" in broken_hints(Hints(most=1 << 30))
 
 
 def test_the_least_for_each_shard_and_the_goal() -> None:

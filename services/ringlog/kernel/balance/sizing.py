@@ -79,17 +79,6 @@ class Resizing:
     target: int
 
 
-def broken_hints(hints: Hints) -> str:
-    """Why no count of tablets can keep the hints; empty if one can."""
-    if min(hints.initial, hints.least, hints.most, hints.expected_bytes) < 0:
-        return "a hint is negative"
-    if max(hints.initial, hints.least, hints.most) > COUNT_MAX:
-        return f"more than {COUNT_MAX} tablets"
-    if hints.most and power_of_two(max(1, hints.least)) > hints.most:
-        return f"no power of two lies between {hints.least} and {hints.most}"
-    return ""
-
-
 def decide_resizes(tables: Sequence[Sized], hosts: Sequence[BalancedHost], limits: Limits) -> tuple[Resizing, ...]:
     """Decisions that differ from the present ones; at most ``limits.resizes_per_plan``, revocations first."""
     targets = _targets(tables, hosts, limits)

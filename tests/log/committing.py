@@ -1,19 +1,23 @@
-"""Committing a chain, and giving one up, in the thread that asks: ``ringlog.protocol.commit`` on a log."""
+"""Committing a chain, and giving one up, in the thread that asks: ``ringlog.protocol.commit`` on a log.
+
+To give up an *entry*, a Noop with the same predecessor is sent: one of the two is applied, and both fates are final.
+"""
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass
 
-from ringlog.kernel.values import Epoch
+from ringlog.kernel.commands.cluster import Noop
+from ringlog.kernel.values import Epoch, Micros
 from ringlog.log.author import Author
 from ringlog.log.driver import LogDriver, micros
 from ringlog.log.errors import LogError
 from ringlog.log.port import MetadataLog
 from ringlog.log.replica import LogReplica
 from ringlog.protocol import commit as protocol
-from ringlog.protocol.effects import Steps
-from ringlog.protocol.fates import EntryChain, Fate, open_entries
+from ringlog.protocol.effects import Barrier, Now, Steps
+from ringlog.protocol.fates import EntryChain, Fate, all_final, fates, open_entries
 
 
 class FateOpen(LogError):
@@ -59,7 +63,7 @@ def settle(
     metadata: MetadataLog, replica: LogReplica, author: Author, chain: EntryChain, *, timeout_s: float = 30.0
 ) -> Committed:
     """Make every fate of the chain final without sending its entries again. Raises FateOpen (of a Noop)."""
-    return _fates_of(metadata, replica, protocol.settle(author, chain, micros(timeout_s)))
+    return _fates_of(metadata, replica, _settled(author, chain, micros(timeout_s)))
 
 
 def _fates_of(metadata: MetadataLog, replica: LogReplica, steps: Steps[tuple[Fate, ...]]) -> Committed:
@@ -69,3 +73,21 @@ def _fates_of(metadata: MetadataLog, replica: LogReplica, steps: Steps[tuple[Fat
     except protocol.Undecided as error:
         raise FateOpen(error.chain, error.judged, time.monotonic() - started) from error
     return Committed(judged, replica.state.epoch)
+
+
+def _settled(author: Author, chain: EntryChain, patience: Micros) -> Steps[tuple[Fate, ...]]:
+    """Make every fate of the chain final without sending its entries again: a Noop takes the place of the first open
+    one.
+
+    Entries that got there first stay applied. Raises Undecided (of the Noop).
+    """
+    deadline = (yield Now()) + patience
+    while True:
+        state = yield Barrier(patience)
+        judged = fates(state, chain)
+        if all_final(judged):
+            return judged
+        noop = author.entry(state, Noop())
+        assert noop.entry.prev_state_id == open_entries(chain, judged)[0].entry.prev_state_id
+        left = max(deadline - (yield Now()), 0)
+        yield from protocol.commit(EntryChain(state.epoch, (noop,)), left)
