@@ -17,8 +17,8 @@ from typing import cast
 
 from ringlog.kernel.ring.partition_key import COMPONENT_BYTES_MAX
 from ringlog.kernel.swift import maker_of
-from ringlog.wire.canonical import number_at
 from ringlog.wire.mapping import uuid_text
+from ringlog.wire.reading import number_at
 from ringlog.wire.records import MUTATION, Cell, Mutation
 from ringlog.wire.single_object import HEADER_BYTES, header
 from ringlog_schemas import current

@@ -18,8 +18,7 @@ from ringlog.kernel.generations.packed import PACKED_FROM, PackedRanges
 from ringlog.kernel.generations.stream_id import STREAM_ID_BYTES
 from ringlog.kernel.ring.shards import IGNORE_MSB_MAX
 from ringlog.kernel.values import TOKEN_MIN
-from ringlog.wire.canonical import number_at
-from ringlog.wire.reading import Read
+from ringlog.wire.reading import Read, number_at
 
 _LONGEST: Final = 10
 """Bytes of a number of 64 bits: seven bits in each, and one that says whether it goes on."""

@@ -14,11 +14,11 @@ from ringlog.kernel.encoding import command_digest
 from ringlog.kernel.outcome import Entry, UnreadableEntry
 from ringlog.kernel.swift import maker_of
 from ringlog.kernel.values import Command, Epoch, Micros
-from ringlog.wire.canonical import number_at
 from ringlog.wire.codec import layout
 from ringlog.wire.commands import decode_command, encode_command
 from ringlog.wire.errors import WireError
 from ringlog.wire.mapping import known_bytes, known_text, uuid_bytes, uuid_text
+from ringlog.wire.reading import number_at
 from ringlog.wire.single_object import HEADER_BYTES, header, split
 from ringlog.wire.writing import integer, number, sized, text
 from ringlog_schemas import current

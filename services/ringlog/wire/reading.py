@@ -1,4 +1,7 @@
-"""Values straight from a canonical body, without a dictionary in between: what ``canonical`` measures, read on the way.
+"""Values straight from a canonical body, without a dictionary in between.
+
+Canonical means: every number in as few bytes as it needs and within its size, an array as one block without its size
+in bytes, a boolean of 0 or 1: what ``writing`` gives, and nothing else.
 
 A reader answers only for the canonical encoding. Everything else is an exception, with nothing in it: what is wrong
 with the bytes, or how another encoding is read, the schema says (``binary``).
@@ -12,12 +15,31 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ringlog.wire.canonical import number_at
-
 Read = Callable[[bytes, int], tuple[Any, int]]
 """From the position of a value to the value and the position behind it; raises ``IndexError`` or ``ValueError`` if it
 is not canonical.
 """
+
+
+_SHIFTS = range(7, 64, 7)
+
+
+def number_at(body: bytes, at: int) -> tuple[int, int]:
+    """(zigzag-decoded number, position behind it); raises as a ``Read`` does."""
+    byte = body[at]
+    if byte < 0x80:
+        return (byte >> 1) ^ -(byte & 1), at + 1
+    number = byte & 0x7F
+    for shift in _SHIFTS:
+        at += 1
+        byte = body[at]
+        if byte < 0x80:
+            break
+        number |= (byte & 0x7F) << shift
+    number |= byte << shift
+    if byte == 0 or number >= 2**64:
+        raise ValueError("not minimal, or more than 64 bits")
+    return (number >> 1) ^ -(number & 1), at + 1
 
 
 def whole(read: Read, body: bytes) -> Any | None:
