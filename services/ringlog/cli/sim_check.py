@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 
 from ringlog.cli.connection import Json, errors, fail, out
+from ringlog.operator.shown import picked
 
 if TYPE_CHECKING:
     from ringlog.sim.histories.operations import ClientOperation, OperationHistory
@@ -140,20 +141,10 @@ def _key(one: Any) -> dict[str, Any]:
 
 
 def _counterexample(found: ShortestCounterexample) -> dict[str, Any]:
-    operations = [
-        {
-            "invoked": one.invoked,
-            "returned": one.returned,
-            "process": one.process,
-            "op": one.op,
-            "asked": one.asked,
-            "type": one.type,
-            "answer": one.answer,
-        }
-        for one in found.operations
-    ]
-    head = {"key": found.key, "line": found.line, "why": found.why, "is_least": found.is_least}
-    return {**head, "operations": operations}
+    names = ("invoked", "returned", "process", "op", "asked", "type", "answer")
+    return picked(found, "key", "line", "why", "is_least") | {
+        "operations": [picked(one, *names) for one in found.operations]
+    }
 
 
 def _print(history: OperationHistory, asked: Asked, missing: str) -> None:

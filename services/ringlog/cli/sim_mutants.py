@@ -16,6 +16,7 @@ from rich.table import Table
 
 from ringlog.cli.connection import Json, fail, out
 from ringlog.cli.sim_run import needs_streaming
+from ringlog.operator.shown import picked
 
 if TYPE_CHECKING:
     from ringlog.sim.mutants.measure import MutantMeasure
@@ -163,11 +164,8 @@ def _json(result: MutantMeasure) -> dict[str, object]:
     mutant = result.mutant
     return {
         "mutant": mutant.name,
-        "bug": mutant.bug,
-        "module": mutant.module,
-        "profile": mutant.profile,
+        **picked(mutant, "bug", "module", "profile"),
         "found": result.found,
         "bound": mutant.seeds,
-        "rule": result.rule,
-        "detail": result.detail,
+        **picked(result, "rule", "detail"),
     }

@@ -14,7 +14,7 @@ from ringlog.kernel.commands.snapshots import TakeSnapshot
 from ringlog.log.beginning import ListedSnapshot
 from ringlog.log.opening import open_snapshots
 from ringlog.operator.intents import Intent, named
-from ringlog.operator.shown import time_of_day
+from ringlog.operator.shown import picked, time_of_day
 from ringlog.runtime.context import ClusterContext
 
 app = typer.Typer(help="Snapshots of the metadata: take, list.", no_args_is_help=True)
@@ -44,14 +44,9 @@ def show(context: ClusterContext) -> Iterator[Any]:
 
 def _row(one: ListedSnapshot) -> dict[str, Any]:
     head = one.head
-    return {
-        "epoch": head.epoch,
-        "state_id": head.state_id,
-        "position": head.position,
-        "digest": head.digest,
+    return picked(head, "epoch", "state_id", "position", "digest") | {
         "bytes": sum(part.size for part in head.parts),
-        "by": head.by,
-        "at": head.at,
+        **picked(head, "by", "at"),
         "confirmed_by": list(one.confirmed_by),
         "code": one.code or None,
     }

@@ -15,6 +15,7 @@ from ringlog.log.port import LogRecord
 from ringlog.operator.author_json import to_json
 from ringlog.operator.errors import Refused
 from ringlog.operator.log_past import Past, states
+from ringlog.operator.shown import picked
 from ringlog.private import FileUnusable
 
 BAD_DUMP = "bad_dump"
@@ -69,22 +70,12 @@ def state_at_end(past: Past) -> ClusterState:
 
 def line_json(line: FoldedRecord) -> dict[str, Any]:
     """A line as JSON."""
-    shown: dict[str, Any] = {
-        "offset": line.offset,
-        "outcome": line.outcome.kind.value,
-        "epoch": line.outcome.epoch,
-    }
+    shown: dict[str, Any] = {"offset": line.offset, "outcome": line.outcome.kind.value, "epoch": line.outcome.epoch}
     if line.outcome.code:
-        shown |= {"code": line.outcome.code, "detail": line.outcome.detail}
+        shown |= picked(line.outcome, "code", "detail")
     item = line.item
     if isinstance(item, Entry):
-        shown |= {
-            "at": item.at,
-            "submitter": item.submitter,
-            "request_id": item.request_id,
-            "state_id": item.state_id,
-            "entry": entry_json(line.before, item),
-        }
+        shown |= picked(item, "at", "submitter", "request_id", "state_id") | {"entry": entry_json(line.before, item)}
     return shown
 
 

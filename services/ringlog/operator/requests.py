@@ -8,6 +8,7 @@ from ringlog.client.plans import RequestPlan
 from ringlog.client.protocol import Told
 from ringlog.client.row_reads import FoundPartition
 from ringlog.kernel.state import ClusterState
+from ringlog.operator.shown import picked
 from ringlog.operator.views import name_of
 
 
@@ -40,18 +41,11 @@ def about(state: ClusterState, told: Told | FoundPartition) -> dict[str, Any]:
 
 def _plan(state: ClusterState, plan: RequestPlan) -> dict[str, Any]:
     return {
-        "level": plan.request.level,
-        "token": plan.request.token,
-        "epoch": plan.epoch,
-        "changed": plan.changed,
+        **picked(plan.request, "level", "token"),
+        **picked(plan, "epoch", "changed"),
         "asked": [name_of(state, node) for node in plan.asked],
         "needs": [
-            {
-                "group": need.group,
-                "datacenter": need.datacenter,
-                "count": need.count,
-                "of": [name_of(state, node) for node in need.members],
-            }
+            picked(need, "group", "datacenter", "count") | {"of": [name_of(state, node) for node in need.members]}
             for need in plan.needs
         ],
     }

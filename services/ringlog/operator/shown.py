@@ -1,10 +1,17 @@
-"""Values of others as a terminal may show them: the log holds whatever its authors wrote."""
+"""Values as others may see them: fields of an object as JSON has them, texts of others as a terminal may show them."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def picked(item: object, *names: str) -> dict[str, Any]:
+    """These fields under their own names; what a tuple holds is a list."""
+    values = ((name, getattr(item, name)) for name in names)
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in values}
 
 
 def when(micros: int) -> str:

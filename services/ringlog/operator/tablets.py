@@ -16,6 +16,7 @@ from ringlog.kernel.tablets.map import TabletMap, TabletReplica
 from ringlog.kernel.tablets.stages import session
 from ringlog.kernel.tablets.track import transitions
 from ringlog.kernel.values import NodeId
+from ringlog.operator.shown import picked
 from ringlog.operator.views import name_of
 from ringlog.operator.waiting import tablet_waiting
 from ringlog.protocol.witnesses import session_tries
@@ -104,14 +105,8 @@ def place_view(state: ClusterState, place: Place) -> list[Any] | None:
 
 def migration_view(state: ClusterState, row: Migration) -> Json:
     """A row of a plan. ``why``: a code of ``WHY``."""
-    return {
-        "table": row.table,
-        "tablet": row.tablet,
-        "from": place_view(state, row.source),
-        "to": place_view(state, row.target),
-        "kind": row.kind,
-        "why": row.why,
-    }
+    places = {"from": place_view(state, row.source), "to": place_view(state, row.target)}
+    return picked(row, "table", "tablet") | places | picked(row, "kind", "why")
 
 
 def plan_view(state: ClusterState, advice: Advice) -> Json:
@@ -125,22 +120,12 @@ def why_view(state: ClusterState, advice: Advice) -> Json:
     """The plan with the reason of each thing that is left as it is, and of each drain that cannot succeed."""
     return plan_view(state, advice) | {
         "stops": [stop_view(state, stop) for stop in advice.plan.stops],
-        "refused": [
-            {"table": one.migration.table, "tablet": one.migration.tablet, "code": one.code, "detail": one.detail}
-            for one in advice.refused
-        ],
+        "refused": [picked(one.migration, "table", "tablet") | picked(one, "code", "detail") for one in advice.refused],
         "obstacles": [
-            {
-                "table": row.table,
-                "tablet": row.tablet,
-                "node": name_of(state, row.node),
-                "rack": row.rack,
-                "code": row.code,
-                "detail": row.detail,
-            }
+            picked(row, "table", "tablet") | {"node": name_of(state, row.node)} | picked(row, "rack", "code", "detail")
             for row in advice.plan.obstacles
         ],
-        "resizes": [{"table": one.table, "decision": one.decision, "sequence": one.sequence} for one in advice.resizes],
+        "resizes": [picked(one, "table", "decision", "sequence") for one in advice.resizes],
     }
 
 

@@ -23,6 +23,7 @@ from ringlog.kernel.state import ClusterState, GlobalRequest, Operation, Replica
 from ringlog.kernel.values import Micros
 from ringlog.log.retention import FOR_EVER, Retention
 from ringlog.operator.replication import replication_json
+from ringlog.operator.shown import picked
 from ringlog.operator.waiting import tries, waiting
 from ringlog.wire.records import NodeAck
 
@@ -57,20 +58,10 @@ def nodes(state: ClusterState) -> list[Json]:
     """
     statuses = node_statuses(state)
     return [
-        {
-            "name": node.name,
-            "id": node.id,
-            "state": statuses[node.id].state,
-            "address": node.address,
-            "datacenter": node.datacenter,
-            "rack": node.rack,
-            "shards": node.shards,
-            "ignore_msb": node.ignore_msb,
-            "release": node.release,
-            "features": list(node.features),
-            "capacity": node.capacity,
-            "tokens": list(node.tokens),
-        }
+        picked(node, "name", "id")
+        | {"state": statuses[node.id].state}
+        | picked(node, "address", "datacenter", "rack", "shards", "ignore_msb", "release", "features", "capacity")
+        | picked(node, "tokens")
         | _on_its_way(state, statuses[node.id], len(node.tokens))
         | ({"down": node.down_reason or True} if node.down else {})
         for node in sorted(state.nodes.values(), key=lambda n: n.name)
@@ -121,8 +112,7 @@ def recovery(state: ClusterState) -> Json:
     running = in_recovery(state)
     if running is None:
         return {}
-    told = ("entered", "operator", "reason", "forced")
-    return {"recovery": {name: getattr(running, name) for name in told} | {"forced": list(running.forced)}}
+    return {"recovery": picked(running, "entered", "operator", "reason", "forced")}
 
 
 def recoveries(state: ClusterState) -> list[Json]:
@@ -135,16 +125,10 @@ def operation(
     state: ClusterState, found: Operation, acks: Mapping[str, NodeAck] | None = None, now: Micros | None = None
 ) -> Json:
     """One operation with its stages so far and, in flight, what it waits for."""
-    view: Json = {
-        "id": found.id,
-        "kind": found.kind,
+    view: Json = picked(found, "id", "kind") | {
         "node": name_of(state, found.node) or None,
-        "tokens": list(found.tokens),
-        "stage": found.stage,
-        "stage_epoch": found.stage_epoch,
-        "generation": found.generation,
-        "reason": found.reason,
-        "stages": [{"stage": mark.stage, "epoch": mark.epoch, "at": mark.at} for mark in found.marks],
+        **picked(found, "tokens", "stage", "stage_epoch", "generation", "reason"),
+        "stages": [picked(mark, "stage", "epoch", "at") for mark in found.marks],
         "streamed": [{"node": name_of(state, r.node), "rows": r.rows, "checksum": r.checksum} for r in found.reports],
     }
     for field, value in (("gone", list(found.gone)), ("keyspace", found.keyspace)):
@@ -164,11 +148,9 @@ def operation(
             for one in found.failures
         ]
     if found.retries:
-        view["retries"] = [{"epoch": one.epoch, "reason": one.reason} for one in found.retries]
+        view["retries"] = [picked(one, "epoch", "reason") for one in found.retries]
     if not is_ended(found):
-        view["locks"] = [
-            {"replication": lock.replication, "start": lock.start, "end": lock.end} for lock in found.locks
-        ]
+        view["locks"] = [picked(lock, "replication", "start", "end") for lock in found.locks]
         waits = waiting(state, found, acks or {}, now)
         view["waits_for"] = waits.text
         view["waits_for_nodes"] = [name_of(state, node) for node in waits.nodes]
@@ -176,8 +158,7 @@ def operation(
         view["ways_out"] = list(waits.ways_out)
         view["awaits_decision"] = bool(stopped_by(found))
         view["tries"] = [
-            {"node": name_of(state, node), "source": name_of(state, one.source)}
-            | {"count": one.count, "at": one.at, "reason": one.reason}
+            {"node": name_of(state, node), "source": name_of(state, one.source)} | picked(one, "count", "at", "reason")
             for node, one in tries(state, found, acks or {})
         ]
     return view
@@ -213,7 +194,7 @@ def operations(state: ClusterState, acks: Mapping[str, NodeAck] | None = None, n
 def locks(state: ClusterState) -> list[Json]:
     """Locked ranges with their holders."""
     return [
-        {"replication": lock.replication, "start": lock.start, "end": lock.end, "operation": op.id}
+        picked(lock, "replication", "start", "end") | {"operation": op.id}
         for op in in_flight(state)
         for lock in op.locks
     ]
@@ -222,19 +203,14 @@ def locks(state: ClusterState) -> list[Json]:
 def schema(state: ClusterState) -> Json:
     """All parts of the schema with their versions."""
     tables = [
-        {
-            "keyspace": table.keyspace,
-            "name": table.name,
-            "id": table.id,
+        picked(table, "keyspace", "name", "id")
+        | {
             "columns": [
-                {"name": column.name, "type": column.type} | ({"static": True} if column.static else {})
-                for column in table.columns
+                picked(column, "name", "type") | ({"static": True} if column.static else {}) for column in table.columns
             ],
-            "partition_key": list(table.partition_key),
-            "clustering_key": list(table.clustering_key),
+            **picked(table, "partition_key", "clustering_key"),
             "cdc": asdict(table.cdc),
-            "version": table.version,
-            "committed_by_log": table.committed_by_log,
+            **picked(table, "version", "committed_by_log"),
         }
         for _, table in in_order(state.tables)
     ]
@@ -247,12 +223,9 @@ def schema(state: ClusterState) -> Json:
         for _, keyspace in in_order(state.keyspaces)
     ]
     types = [
-        {
-            "keyspace": found.keyspace,
-            "name": found.name,
-            "fields": [{"name": field.name, "type": field.type} for field in found.fields],
-            "version": found.version,
-        }
+        picked(found, "keyspace", "name")
+        | {"fields": [picked(field, "name", "type") for field in found.fields]}
+        | picked(found, "version")
         for _, found in in_order(state.types)
     ]
     return {
@@ -280,44 +253,24 @@ def cdc(state: ClusterState) -> Json:
     ``tablets``: how many a generation has of each table in tablets, by its id.
     """
     generations = [
-        {
-            "id": generation.id,
-            "timestamp": generation.timestamp,
-            "status": generation.status,
-            "ranges": size_of(generation).ranges,
-            "streams": size_of(generation).streams,
-            "committed": generation.committed,
-            "published": generation.published,
-            "closed": generation.closed,
-            "expired": generation.expired,
-            "positions": {str(p.partition): p.offset for p in generation.positions},
-        }
+        picked(generation, "id", "timestamp", "status")
+        | picked(size_of(generation), "ranges", "streams")
+        | picked(generation, "committed", "published", "closed", "expired")
+        | {"positions": {str(p.partition): p.offset for p in generation.positions}}
         | ({"tablets": {one.table: len(one.ends) for one in generation.tables}} if generation.tables else {})
         for generation in state.generations
     ]
     prepared = state.prepared
     writers = [
-        {
-            "name": writer.name,
-            "incarnation": writer.incarnation,
-            "horizon": writer.horizon,
-            "low_watermark": writer.low_watermark,
-            "source": writer.source,
-            "fenced": writer.fenced,
-            "positions": {str(p.partition): p.offset for p in writer.positions},
-        }
+        picked(writer, "name", "incarnation", "horizon", "low_watermark", "source", "fenced")
+        | {"positions": {str(p.partition): p.offset for p in writer.positions}}
         for _, writer in in_order(state.writers)
     ]
     return {
         "generations": generations,
         "prepared": None
         if prepared is None
-        else {
-            "id": prepared.id,
-            "operation": prepared.operation,
-            "parts": prepared.parts,
-            "received": len(prepared.received),
-        },
+        else picked(prepared, "id", "operation", "parts") | {"received": len(prepared.received)},
         "writers": writers,
     }
 
@@ -338,38 +291,19 @@ def cluster(state: ClusterState) -> Json:
         "tables": len(state.tables),
         "operations_in_flight": [op.id for op in in_flight(state)],
         "generation": state.generations[-1].id if state.generations else None,
-        "roles": {
-            role: {"instance": term.instance, "term": term.term, "since": term.since}
-            for role, term in in_order(state.terms)
-        },
+        "roles": {role: picked(term, "instance", "term", "since") for role, term in in_order(state.terms)},
     } | recovery(state)
 
 
 def agent(found: AgentView) -> Json:
     """How an agent stands, at a glance."""
-    shown: Json = {
-        "role": found.role,
-        "instance": found.instance,
-        "term": found.term,
-        "epoch": found.epoch,
-        "caught_up": found.caught_up,
-    }
+    shown = picked(found, "role", "instance", "term", "epoch", "caught_up")
     return shown | ({"refused": [asdict(one) for one in found.refused]} if found.refused else {})
 
 
 def agent_at_work(found: AgentView) -> Json:
     """The same with all that its own line has."""
-    return {
-        "role": found.role,
-        "instance": found.instance,
-        "term": found.term,
-        "epoch": found.epoch,
-        "state": found.state,
-        "lag": found.lag,
-        "caught_up": found.caught_up,
-        "age_s": found.age_s,
-        "why": found.why,
-    }
+    return picked(found, "role", "instance", "term", "epoch", "state", "lag", "caught_up", "age_s", "why")
 
 
 def retention(kept: Retention, seconds: int | None) -> Json:
