@@ -1,6 +1,6 @@
 """The package of release 0.1.0 beside this one, on one log: it has our states until a command that it does not know.
 
-The package comes from the history of this repository; where a checkout has none, there is nothing to run.
+Both as processes of one cluster: ``tests/system/test_upgrade.py``.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -22,9 +21,8 @@ from ringlog.kernel.values import Command
 from ringlog.log.author import Author
 from ringlog.runtime.clock import ManualClock
 from ringlog.runtime.draw import SeededDraw
-from tests.tidy.files import ROOT
+from tests.earlier import RELEASE, environment_of
 
-RELEASE, COMMIT = "0.1.0", "91c3b09"
 NODE = "00000000-0000-4000-8000-000000000001"
 KNOWN: tuple[Command, ...] = (
     InitializeCluster("shop", (("history_entries", 500),)),
@@ -52,19 +50,12 @@ print(json.dumps({"release": ringlog.__version__, "told": told}))
 
 
 @pytest.fixture(scope="module")
-def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the earlier release."""
-    folder = tmp_path_factory.mktemp("earlier")
-    asked = ["git", "archive", "--format=tar", "-o", str(folder / "it.tar"), COMMIT, "services", "schemas"]
-    try:
-        subprocess.run(asked, cwd=ROOT, check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError):
-        pytest.skip(f"this checkout does not have the history of {RELEASE}")
-    subprocess.run(["tar", "-xf", "it.tar"], cwd=folder, check=True)
-    return folder
+def earlier(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment of the earlier release."""
+    return environment_of(tmp_path_factory.mktemp("earlier"))
 
 
-def test_it_has_our_states_until_a_command_that_it_does_not_know(package: Path) -> None:
+def test_it_has_our_states_until_a_command_that_it_does_not_know(earlier: dict[str, str]) -> None:
     author, state = Author("upgrade", ManualClock(), SeededDraw(b"upgrade")), EMPTY_STATE
     lines, ids = [], []
     for command in (*KNOWN, *LATER):
@@ -74,11 +65,10 @@ def test_it_has_our_states_until_a_command_that_it_does_not_know(package: Path) 
         state = folded.state
         lines.append(made.data.hex())
         ids.append(state.state_id)
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (package / "services", package / "schemas")))}
     ended = subprocess.run(
         [sys.executable, "-c", READER],
         input="\n".join(lines),
-        env=environment,
+        env=os.environ | earlier,
         capture_output=True,
         text=True,
         check=False,

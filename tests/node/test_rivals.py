@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import threading
+import uuid
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,23 @@ def test_a_copy_that_lacks_what_was_acknowledged_is_refused(tmp_path: Path, acks
     run.end()
     other = Run(copy, acks)
     with pytest.raises(NodeFailed, match=r"acknowledged epoch 5 .* this folder knows of epoch 4 .* an older copy"):
+        other.begin()
+    other.end()
+
+
+def test_a_folder_of_0_1_0_has_no_acknowledgement_and_is_no_copy(tmp_path: Path, acks: MemoryLog) -> None:
+    """Its runs had no number; nor is a later copy of such a folder taken for it, once this release has run there."""
+    first = Run(tmp_path / "n1", MemoryLog("shop.acks"))
+    first.end()
+    kept = json.loads((tmp_path / "n1" / "identity.json").read_text())
+    (tmp_path / "n1" / "identity.json").write_text(json.dumps({"id": kept["id"], "port": 0}))
+    copy = copy_of(tmp_path / "n1")
+    acks.append([encode_node_ack(NodeAck(CLUSTER, kept["id"], uuid.uuid4().hex, 27, 27, (), 0, 0))])
+    run = Run(tmp_path / "n1", acks).begin()
+    run.acknowledge(28)
+    run.end()
+    other = Run(copy, acks)
+    with pytest.raises(NodeFailed, match="an older copy"):
         other.begin()
     other.end()
 

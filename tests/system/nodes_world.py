@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import httpx
@@ -17,7 +17,8 @@ from ringlog.kernel.state import Node
 
 class NodeProcess:
     """One node, started and restarted with the same folder. ``release``: an earlier one, which had no features;
-    ``prefix``: begins its command line; ``options``: more of the node's own.
+    ``earlier``: the environment of an earlier package; ``prefix``: begins its command line; ``options``: more of the
+    node's own.
     """
 
     def __init__(
@@ -30,6 +31,7 @@ class NodeProcess:
         port: int = 0,
         datacenter: str = "dc1",
         release: str = "",
+        earlier: Mapping[str, str] | None = None,
         prefix: Sequence[str] = (),
         options: Sequence[str] = (),
     ) -> None:
@@ -37,6 +39,7 @@ class NodeProcess:
         self._prefix = prefix
         self.log = folder / f"{name}.log"
         self._release = release
+        self._earlier = earlier or {}
         self._command = ["node", "run", name]
         self._command += ["--join", "--tokens", "3"] if join else []
         self._command += ["--bootstrap", world.stack.bootstrap_servers, "--cluster", world.cluster]
@@ -52,7 +55,7 @@ class NodeProcess:
         with self.log.open("ab") as log:
             return subprocess.Popen(
                 [*self._prefix, sys.executable, *program, *self._command],
-                env=self._environment,
+                env=self._environment | self._earlier,
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
@@ -63,7 +66,7 @@ class NodeProcess:
     def upgrade(self) -> None:
         """Stopped, and started with this release."""
         self.terminate()
-        self._release = ""
+        self._release, self._earlier = "", {}
         self.restart()
 
     def kill(self) -> None:

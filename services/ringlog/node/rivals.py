@@ -5,6 +5,9 @@ a start of this node that its folder does not know, the folder is an older copy:
 in it, and the node ends before it serves anything. And if, while it runs, an acknowledgement of a later incarnation
 comes, another process has become this node: this one ends.
 
+Release 0.1.0 kept no epoch on the disk, counted no starts, and read all mutations at each start: what it acknowledged
+says nothing against a folder that has acknowledged nothing yet.
+
 That leaves a moment in which both serve. Where nodes are distinguished by their addresses it cannot be used: requests
 and streams go to the registered address, and who starts elsewhere is refused.
 """
@@ -53,6 +56,8 @@ class Rivals:
             if ack.cluster_id != cluster_id:
                 continue
             start, _ = order_of(ack.incarnation)
+            if start == 0 and acknowledged == 0:
+                continue
             if start >= self._order[0] or ack.applied > acknowledged:
                 raise NodeFailed(
                     f"this node acknowledged epoch {ack.applied} in its start {start}, and this folder knows of epoch "

@@ -4,6 +4,9 @@ Another node's movement is waited out, and so is a pause of all changes.
 
 The release that a process runs, and its features, are the process's own knowledge: at each start it registers with
 them, or says with UpdateNode what has changed. A release that lacks a feature that is enabled is refused either way.
+
+A validator of an earlier release may not know UpdateNode. It is the last to be upgraded, so that nothing is in the log
+that an earlier reader would halt on; the node lives on meanwhile, and says it to the validator that comes.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from ringlog.node.errors import NodeFailed
 from ringlog.protocol.answers import AppliedResult, RejectedResult, Submitted, describe
 from ringlog.protocol.draw import Draw
 from ringlog.protocol.effects import CatchUp, Newest, Steps
-from ringlog.protocol.submission import insist
+from ringlog.protocol.submission import VALIDATOR, insist
 from ringlog.protocol.validator_values import FORGOTTEN
 
 JOIN_RETRIED = (
@@ -48,10 +51,11 @@ class After:
     epoch: Epoch
 
 
-def register(me: RegisterNode, draw: Draw) -> Steps[None]:
+def register(me: RegisterNode, draw: Draw) -> Steps[bool]:
     """Have the cluster know the node, its release and the features of that; raises NodeFailed.
 
-    The newest state has all that the log had when the process began.
+    The newest state has all that the log had when the process began. Outcome: False if the validator is of a release
+    that does not know the command for what has changed: see ``announce``.
     """
     while True:
         state: ClusterState = yield Newest()
@@ -68,10 +72,28 @@ def register(me: RegisterNode, draw: Draw) -> Steps[None]:
             )
         command = _news(me, found)
         if command is None:
-            return
+            return True
         answer = yield from _answered(command, draw)
+        if isinstance(command, UpdateNode) and isinstance(answer, RejectedResult) and answer.code == "unknown_command":
+            return False
         if isinstance(answer, RejectedResult) and _news(me, (yield Newest()).nodes.get(me.id)) == command:
             yield from _wait(command, answer)
+
+
+def announce(me: RegisterNode, draw: Draw) -> Steps[None]:
+    """As ``register``, again with each validator that takes over, until one understands. Raises NodeFailed."""
+    term = _validator((yield Newest()))
+    while not (yield from register(me, draw)):
+        state: ClusterState = yield Newest()
+        while _validator(state) == term:
+            yield After(state.epoch)
+            state = yield Newest()
+        term = _validator(state)
+
+
+def _validator(state: ClusterState) -> int:
+    """The term of the validator; 0: there was none yet."""
+    return state.terms[VALIDATOR].term if VALIDATOR in state.terms else 0
 
 
 def _news(me: RegisterNode, found: Node | None) -> RegisterNode | UpdateNode | None:

@@ -6,8 +6,8 @@ the disk is compared   what it says was acknowledged and adopted the log must ha
 the node registers     before anybody could hear of it otherwise
 registers are served   they follow the log at a pace of their own
 mutations are opened   where the rows end; where the topic ended then is what the node has to catch up with
-turns                  and beside them acknowledgements, loads, questions to peers (``ringlog.node.protocol.peers``)
-                       and, if that is wished, the way into the cluster
+turns                  and beside them acknowledgements, loads, questions to peers (``ringlog.node.protocol.peers``),
+                       what an earlier validator did not know and, if that is wished, the way into the cluster
 =====================  ===============================================================================================
 """
 
@@ -20,7 +20,7 @@ from ringlog.kernel.commands.nodes import RegisterNode
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Command
 from ringlog.node.holder import Holder
-from ringlog.node.protocol.joining import join, register
+from ringlog.node.protocol.joining import announce, join, register
 from ringlog.node.protocol.loads import report_loads
 from ringlog.node.protocol.turn import Beside, Turns
 from ringlog.protocol.draw import Draw
@@ -72,12 +72,14 @@ def live(
     node joins, if it is to. Raises NodeFailed.
     """
     yield CompareDisk((yield FollowLog()))
-    yield from register(me, draw)
+    is_known = yield from register(me, draw)
     yield ServeRegisters()
     opened: OpenedMutations = yield OpenMutations()
     yield Beside("acks", acks)
     yield Beside("load", report_loads(holder))
     yield Beside(PEERS, peers)
+    if not is_known:
+        yield Beside("release", announce(me, draw))
     if wish is not None:
         yield Beside("join", join(me.id, wish, draw))
     yield from Turns(holder, draw, opened.begin, opened.ends).run()
