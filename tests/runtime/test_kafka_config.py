@@ -13,6 +13,7 @@ from faust import SASLCredentials, SSLCredentials
 from ringlog.agents.app import credentials
 from ringlog.runtime.kafka_config import (
     MODULES,
+    PATIENCE,
     PLAIN,
     VARIABLE,
     BadKafkaConfig,
@@ -45,7 +46,7 @@ def read(folder: Path, *lines: str) -> Security:
 
 
 def test_without_a_file_all_is_plain() -> None:
-    assert connection("b:1") == {"bootstrap.servers": "b:1"}
+    assert connection("b:1") == {"bootstrap.servers": "b:1", **PATIENCE}
     assert spark_options("b:1") == {"kafka.bootstrap.servers": "b:1"}
     assert current().security == PLAIN
     assert PLAIN.ssl_context() is None
@@ -71,6 +72,7 @@ def test_a_log_in_in_any_spelling_is_said_to_all_three(tmp_path: Path, lines: tu
     found = read(tmp_path, "# ours", "", "security.protocol=SASL_PLAINTEXT", *lines)
     assert connection("b:1", found) == {
         "bootstrap.servers": "b:1",
+        **PATIENCE,
         "security.protocol": "SASL_PLAINTEXT",
         "sasl.mechanism": "SCRAM-SHA-512",
         "sasl.username": "me",

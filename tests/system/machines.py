@@ -11,8 +11,11 @@ import os
 import shutil
 import socket
 import subprocess
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from tests.system.agents_world import until
 
@@ -66,13 +69,30 @@ class Machines:
         """A socket that listens on 127.0.0.1 of that machine, in this process."""
 
         def listening() -> socket.socket:
-            with Path(f"/proc/{self._holders[number - 1].pid}/ns/net").open("rb") as namespace:
-                if ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), CLONE_NEWNET):
-                    raise OSError(ctypes.get_errno(), "setns")
+            with self._namespace(number).open("rb") as there:
+                _enter(there)
             return socket.create_server(("127.0.0.1", port))
 
         with ThreadPoolExecutor(1) as pool:  # a namespace is that of a thread
             return pool.submit(listening).result()
+
+    @contextmanager
+    def inside(self, number: int) -> Iterator[None]:
+        """The thread that asks is on that machine, and so are all threads and processes that it begins."""
+        with Path("/proc/thread-self/ns/net").open("rb") as before, self._namespace(number).open("rb") as there:
+            _enter(there)
+            try:
+                yield
+            finally:
+                _enter(before)
+
+    def _namespace(self, number: int) -> Path:
+        return Path(f"/proc/{self._holders[number - 1].pid}/ns/net")
+
+
+def _enter(namespace: BinaryIO) -> None:
+    if ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), CLONE_NEWNET):
+        raise OSError(ctypes.get_errno(), "setns")
 
 
 def _namespace() -> subprocess.Popen[bytes]:

@@ -38,7 +38,7 @@ from ringlog.agents.outage import Outage, take_over_logs
 from ringlog.agents.watch import end_of
 from ringlog.agents.watched import ProcessView
 from ringlog.log.watch import Lost, TopicWatch
-from ringlog.runtime.kafka_config import Security, current
+from ringlog.runtime.kafka_config import SILENCE_MS, Security, current
 from ringlog.runtime.logs import get_logger
 from ringlog.runtime.settings import ProcessSettings
 
@@ -285,6 +285,7 @@ def make_app(role: str, settings: ProcessSettings, reset: str) -> faust.App:
         consumer_auto_offset_reset=reset,
         broker_session_timeout=settings.session_timeout_s,
         broker_heartbeat_interval=min(1.0, settings.session_timeout_s / 4),
+        broker_request_timeout=max(settings.session_timeout_s, SILENCE_MS / 1000),
         broker_commit_interval=1.0,
         stream_wait_empty=False,
         stream_buffer_maxsize=4096,

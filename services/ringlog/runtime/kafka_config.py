@@ -32,6 +32,11 @@ from typing import Any, NoReturn
 from ringlog.runtime.properties import BadPropertyLine, Property, read_properties
 
 VARIABLE = "RINGLOG_KAFKA_CONFIG"
+SILENCE_MS = 6_000
+"""How long a broker may say nothing to a request, or to a new connection, before a client lets go of it and looks who
+leads instead. Where a machine is cut off nobody says that it is gone; clients by themselves wait for a minute.
+"""
+PATIENCE: Mapping[str, int] = {"socket.timeout.ms": SILENCE_MS, "socket.connection.setup.timeout.ms": SILENCE_MS}
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MODULES = {
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
@@ -150,7 +155,7 @@ class KafkaConfig:
 def connection(bootstrap_servers: str, security: Security | None = None) -> dict[str, Any]:
     """What every client of confluent-kafka begins with. Raises BadKafkaConfig."""
     chosen = security if security is not None else current().security
-    return {"bootstrap.servers": bootstrap_servers, **chosen.librdkafka()}
+    return {"bootstrap.servers": bootstrap_servers, **PATIENCE, **chosen.librdkafka()}
 
 
 def spark_options(bootstrap_servers: str) -> dict[str, str]:

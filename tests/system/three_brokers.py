@@ -1,0 +1,114 @@
+"""Three brokers, each on a machine of its own: brokers and controllers at once, as a small company runs them.
+
+They are reached from their network only. ``Machines.inside`` has the test's own clients there.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import ClusterMetadata
+from tests.system.machines import Machines
+
+from ringlog.log.topics import METADATA, admin_client, topic_name
+from ringlog.stack import StackInfo, broker
+from ringlog.stack.broker import new_cluster_id
+from ringlog.stack.layout import StackLayout, StackSettings
+
+NUMBERS = 1, 2, 3
+PORT, CONTROLLER = 9092, 9093
+QUICK = {
+    "offsets.topic.replication.factor": "3",
+    "transaction.state.log.replication.factor": "3",
+    "transaction.state.log.min.isr": "2",
+    "share.coordinator.state.topic.replication.factor": "3",
+    "replica.lag.time.max.ms": "4000",
+    "replica.socket.timeout.ms": "3000",
+    "replica.fetch.wait.max.ms": "200",
+    "controlled.shutdown.enable": "false",
+}
+"""On top of the settings of the stack's own broker."""
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """Of the metadata topic's partition: the number of its leader (0: none), and of those that are in sync."""
+
+    leader: int
+    in_sync: tuple[int, ...]
+
+
+class ThreeBrokers:
+    """Broker ``n`` on machine ``n``."""
+
+    def __init__(self, machines: Machines, folder: Path) -> None:
+        self._machines = machines
+        self._layouts = {number: StackLayout(folder / f"b{number}") for number in NUMBERS}
+        self._settings = StackSettings(new_cluster_id(), PORT, CONTROLLER, profile="quick", request=0)
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self.bootstrap = ",".join(f"{machines.address(number)}:{PORT}" for number in NUMBERS)
+        self.info = StackInfo(self.bootstrap, "redis://127.0.0.1:1/0", str(folder), 0, 0, 0, "quick", 2.0)
+        self._admin = admin_client(self.bootstrap)
+        formatting = []
+        for number, layout in self._layouts.items():
+            layout.root.mkdir(parents=True)
+            own = "".join(f"{name}={value}\n" for name, value in self._own(number).items())
+            layout.own_properties.write_text(own, encoding="utf-8")
+            broker.write_files(layout, self._settings)
+            formatting.append(
+                subprocess.Popen(broker.format_command(layout, self._settings), stdout=subprocess.DEVNULL)
+            )
+        assert [one.wait() for one in formatting] == [0, 0, 0]
+        for number in NUMBERS:
+            self.start(number)
+
+    def start(self, number: int) -> None:
+        """Returns at once."""
+        layout = self._layouts[number]
+        with (layout.root / "log").open("ab") as log:
+            command = [*self._machines.on(number), *broker.run_command(layout)]
+            self._processes[number] = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+
+    def kill(self, *numbers: int) -> None:
+        """SIGKILL, all of them before the first is waited for."""
+        for number in numbers:
+            self._processes[number].kill()
+        for number in numbers:
+            self._processes[number].wait()
+
+    def close(self) -> None:
+        self.kill(*self._processes)
+
+    def are_up(self) -> bool:
+        """All of them, as they tell it."""
+        found = self._metadata()
+        return found is not None and len(found.brokers) == len(NUMBERS)
+
+    def copies(self, cluster: str) -> Copies | None:
+        """As one broker tells it; None: nobody answers."""
+        name = topic_name(cluster, METADATA.suffix)
+        found = self._metadata(name)
+        if found is None or 0 not in found.topics[name].partitions:
+            return None
+        partition = found.topics[name].partitions[0]
+        return Copies(max(partition.leader, 0), tuple(sorted(partition.isrs)))
+
+    def _metadata(self, *topic: str) -> ClusterMetadata | None:
+        try:
+            return self._admin.list_topics(*topic, timeout=3)
+        except KafkaException:
+            return None
+
+    def _own(self, number: int) -> dict[str, str]:
+        address = self._machines.address(number)
+        voters = (f"{one}@{self._machines.address(one)}:{CONTROLLER}" for one in NUMBERS)
+        return {
+            "node.id": str(number),
+            "controller.quorum.voters": ",".join(voters),
+            "listeners": f"PLAINTEXT://{address}:{PORT},CONTROLLER://{address}:{CONTROLLER}",
+            "advertised.listeners": f"PLAINTEXT://{address}:{PORT}",
+            **QUICK,
+        }
