@@ -1,5 +1,7 @@
 """Nodes and agents on machines of their own, over TLS: nodes find each other, stream, answer an operator elsewhere.
 
+A machine that loses the broker alone goes on with its peers.
+
 The machines are network namespaces: a node's 127.0.0.1 is its own, and a cable that is pulled out loses packets without
 a word. The broker is on none of them; each reaches it by a door on its 127.0.0.1.
 """
@@ -11,19 +13,22 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 from tests.certificates import needs_openssl
-from tests.faults.proxy import Proxy
+from tests.faults.proxy import Proxy, Shape
 from tests.system.agents_world import AgentsWorld, until
 from tests.system.machines import Machines, why_none
 from tests.system.nodes_world import NodeProcess, NodesWorld
 
 from ringlog.client.results import AppliedResult
+from ringlog.kernel.commands.cluster import Noop
 from ringlog.kernel.commands.keyspaces import CreateKeyspace
 from ringlog.kernel.values import Replication
 from ringlog.operator.certificates import make_certificates
-from ringlog.runtime.trust import TRUST_VARIABLE
+from ringlog.runtime.trust import TRUST_VARIABLE, name_of_node, read_trust
 from ringlog.stack import StackInfo
 
 pytestmark = [pytest.mark.system, pytest.mark.slow, needs_openssl]
@@ -39,6 +44,7 @@ class World(NodesWorld):
         super().__init__(
             AgentsWorld(stack, cluster, folder, prefix=lambda role: machines.on(beside.get(role, 2))), folder
         )
+        self.doors: dict[int, Proxy] = {}
         self._machines = machines
         self._trust = folder / "trust"
         self.ids = {
@@ -56,12 +62,28 @@ class World(NodesWorld):
     def submit_keyspace(self, name: str, factor: int) -> None:
         assert isinstance(self.agents.client.submit(CreateKeyspace(name, Replication("simple", factor))), AppliedResult)
 
+    def status(self, name: str) -> dict[str, Any]:
+        """What a node tells the operator, over TLS and with a token."""
+        member = self.member(name)
+        assert member is not None
+        _, trust = read_trust(self._trust / "ops.properties")
+        meant = {"sni_hostname": name_of_node(member.id)}
+        with (
+            self._machines.inside(OPERATOR),
+            httpx.Client(headers=trust.headers(), verify=trust.client or False, trust_env=False, timeout=30) as http,
+        ):
+            found: dict[str, Any] = http.get(f"{trust.url(member.address)}/v1/status", extensions=meant).json()
+        return found
+
     def data(self, *words: str) -> tuple[int, str]:
         """(exit status, what is said) of the operator's ``ringlog data``."""
-        environment = self.agents.environment | {TRUST_VARIABLE: str(self._trust / "ops.properties")}
+        return self.ringlog(OPERATOR, "data", *words)
+
+    def ringlog(self, number: int, *words: str) -> tuple[int, str]:
+        """As ``data``, of any command on a machine."""
         ended = subprocess.run(
-            [*self._machines.on(OPERATOR), sys.executable, "-m", "ringlog.cli", "data", *words],
-            env=environment,
+            [*self._machines.on(number), sys.executable, "-m", "ringlog.cli", *words],
+            env=self.agents.environment | {TRUST_VARIABLE: str(self._trust / "ops.properties")},
             capture_output=True,
             text=True,
             check=False,
@@ -82,10 +104,11 @@ def machines() -> Iterator[Machines]:
 def world(stack: StackInfo, cluster_name: str, tmp_path: Path, machines: Machines) -> Iterator[World]:
     port = int(stack.bootstrap_servers.rpartition(":")[2])
     with ExitStack() as open_:
-        for number in (1, 2, OPERATOR):
-            door = Proxy(port, port, listening=machines.listen(number, port)).start()
-            open_.callback(door.close)
+        doors = {number: Proxy(port, port, listening=machines.listen(number, port)) for number in (1, 2, OPERATOR)}
+        for door in doors.values():
+            open_.callback(door.start().close)
         made = World(stack, cluster_name, tmp_path, machines)
+        made.doors = doors
         open_.callback(made.close)
         yield made
 
@@ -109,3 +132,19 @@ def test_nodes_on_two_machines_serve_a_third_one_and_a_cable_is_pulled_out(world
 
     machines.cable(2, plugged=True)
     until(lambda: world.data("read", "ks", "k", "--level", "ALL") == (0, "alone"), "both to answer again")
+
+    # The second machine loses the broker and nothing else: its node serves, and asks the other one what there is.
+    world.doors[2].shape(Shape(cut_up=True, cut_down=True))
+    epoch = world.status("n2")["epoch"]
+    answer = world.agents.client.submit(Noop())
+    assert isinstance(answer, AppliedResult)
+    until(lambda: world.status("n2")["known_epoch"] >= answer.epoch, "the node to hear of it from its peer, over TLS")
+    assert world.status("n2")["epoch"] == epoch < answer.epoch
+    assert world.data("write", "ks", "k", "cut off", "--level", "ALL")[0] == 0
+    status, said = world.ringlog(2, "submit", '{"command": "Noop"}')
+    assert (status, said.split(":")[0]) == (1, "log_unavailable")
+
+    world.doors[2].heal()
+    until(lambda: world.status("n2")["epoch"] >= answer.epoch, "the node to have the log again")
+    assert "peer_refuted" not in world.nodes["n2"].log.read_text()
+    assert world.data("read", "ks", "k", "--level", "ALL") == (0, "cut off")
