@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -39,6 +42,42 @@ from ringlog.stack import StackInfo
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 DEADLINE_S = 60.0
+STEPS_LEAST = 8
+"""Durable ones of a recovery from a snapshot on: room, topics, notes, batches, records of the snapshot, beginning."""
+KILLED = """
+import os, signal, sys
+from ringlog.cli import recover
+from ringlog.cli.main import app
+from ringlog.client import recovering
+from ringlog.client.recovery_place import KafkaPlace
+from ringlog.log.kafka import KafkaLog
+
+def counted(owner, name):
+    real = getattr(owner, name)
+    def step(*arguments, **options):
+        steps.append(name)
+        if len(steps) - steps.count("put") * 19 // 20 > last:  # a snapshot has a record for each part of the state
+            os.kill(os.getpid(), signal.SIGKILL)
+        return real(*arguments, **options)
+    setattr(owner, name, step)
+
+for name in ("make_room", "make", "note", "delete_before"):
+    counted(KafkaPlace, name)
+for name in ("append", "put"):
+    counted(KafkaLog, name)
+recovering.BATCH_RECORDS = 4
+killed, status = -1, signal.SIGKILL
+while os.WIFSIGNALED(status):
+    killed, steps, last = killed + 1, [], killed + 1
+    if os.fork() == 0:
+        app(sys.argv[1:])
+    _, status = os.wait()
+print(killed)
+sys.exit(os.waitstatus_to_exitcode(status))
+"""
+"""Recovers in a process that is killed before its first durable step, in one that is killed before its second, and so
+on, until one comes to its end.
+"""
 
 
 class World:
@@ -178,3 +217,26 @@ def test_each_loss_is_seen_and_the_log_comes_back(
         world.keep()
     with closing(KafkaLog(*world.place)) as log:
         assert log.begin_offset() == allowed_begin(after) > 0, "the last one was rebuilt from a snapshot on"
+
+
+def test_a_recovery_that_sigkill_ends_before_each_step_is_finished_by_the_same_command(
+    stack: StackInfo, cluster_name: str, tmp_path: Path
+) -> None:
+    """One process after the other, each killed a step later than the one before it: topics, note, entries, snapshot."""
+    world = World(stack, cluster_name, tmp_path)
+    world.snapshot()
+    world.keep()
+    world.emptied()
+    where = ("--bootstrap", world.place[0], "--cluster", world.place[1], "--json")
+    command = [sys.executable, "-c", KILLED, "recover", str(world.member), "--operator", "ann", "--reason", "a test"]
+    ended = subprocess.run(
+        [*command, *where], env=os.environ | {"RINGLOG_DATA_DIR": str(tmp_path)}, capture_output=True, text=True
+    )
+    assert ended.returncode == 0, ended.stderr
+    view, killed = map(json.loads, ended.stdout.splitlines())
+    assert killed >= STEPS_LEAST
+    world.memory.unlink()
+    after = world.apply(LeaveRecovery("mended", "ann"))
+    assert (after.epoch, digest(after), view["lost_epochs"]) == (view["then_epoch"], view["digest"], 0)
+    with closing(KafkaLog(*world.place)) as log:
+        assert log.begin_offset() == allowed_begin(after) > 0
