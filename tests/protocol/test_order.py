@@ -12,11 +12,11 @@ from ringlog.cache.port import WriteOutcome
 from ringlog.cache.projection import CacheDelta, Full
 from ringlog.kernel.changes import EpochChange
 from ringlog.kernel.commands.cluster import Noop, TakeOver
-from ringlog.kernel.outcome import Entry, OutcomeKind
+from ringlog.kernel.outcome import Entry
 from ringlog.kernel.state import EMPTY_STATE, ClusterState
 from ringlog.log.author import Author
 from ringlog.protocol.answers import AppliedResult, RejectedResult
-from ringlog.protocol.commit import Undecided, commit, settle
+from ringlog.protocol.commit import Undecided, commit
 from ringlog.protocol.direct import AheadOfLog, Direct, NoCluster, RoleRefused
 from ringlog.protocol.effects import (
     Alone,
@@ -213,10 +213,6 @@ def test_what_was_lost_is_sent_again_until_patience_ends() -> None:
     notes.lost_appends = 10
     with pytest.raises(Undecided):
         notes.run(commit(lost, patience=1_200_000))
-    notes.lost_appends = 0
-    author = Author("me", ManualClock(NOW), SeededDraw(b"settler"))
-    assert notes.run(settle(author, lost)) == (Fate.LOST,)
-    assert world.land(lost.entries[0]) is not OutcomeKind.APPLIED, "the Noop is in its place"
 
 
 def test_what_cannot_be_decided_is_said() -> None:

@@ -310,12 +310,16 @@ class LogReplica:
         return True
 
     def _arriving(self, tail: LogTail) -> Iterator[LogRecord]:
-        """The records as they come; after each batch its end is published."""
+        """The records as they come; after each batch its end is published, and nothing where nothing came: a broker says
+        after each batch that the log ends there, and who waits would be woken for it.
+        """
         while not self._is_over():
-            for record in tail.poll(POLL_S):
+            records = tail.poll(POLL_S)
+            for record in records:
                 self._arrived = record
                 yield record
-            self._publish(tail.position)
+            if records or tail.position != self._position:
+                self._publish(tail.position)
 
     def _take(self, made: FoldedRecord) -> bool:
         """Go on to one record and tell the followers; False if the replica is over, be it while it was folded."""
