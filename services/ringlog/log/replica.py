@@ -310,8 +310,8 @@ class LogReplica:
         return True
 
     def _arriving(self, tail: LogTail) -> Iterator[LogRecord]:
-        """The records as they come; after each batch its end is published, and nothing where nothing came: a broker says
-        after each batch that the log ends there, and who waits would be woken for it.
+        """The records as they come; after each batch its end is published. Where nothing came nobody is woken: a broker
+        says after each batch that the log ends there.
         """
         while not self._is_over():
             records = tail.poll(POLL_S)

@@ -17,7 +17,8 @@ from ringlog.wire.mapping import known_bytes, uuid_text
 ENTROPY_BYTES = 8
 """How many random bytes a fresh id takes."""
 
-_TIME_MAX = 2**60 - 1
+_TIME_MAX, _RANDOM_MAX = 2**60 - 1, 2**62 - 1
+_VERSION_7, _VARIANT = 7 << 76, 0x2 << 62
 
 
 def new_request_id(now_us: Micros, entropy: bytes) -> str:
@@ -73,8 +74,8 @@ def _time_bits(now_us: Micros) -> int:
 def _version_7(time_bits: int, entropy: bytes) -> int:
     if len(entropy) < ENTROPY_BYTES:
         raise WireError("too_little_entropy", "entropy", f"at least {ENTROPY_BYTES} random bytes")
-    number = (time_bits >> 12 << 80) | ((time_bits & 0xFFF) << 64) | int.from_bytes(entropy[:8], "big")
-    return _stamped(number, 7)
+    random = int.from_bytes(entropy[:8], "big") & _RANDOM_MAX
+    return (time_bits >> 12) << 80 | _VERSION_7 | (time_bits & 0xFFF) << 64 | _VARIANT | random
 
 
 def _stamped(number: int, version: int) -> int:
