@@ -78,6 +78,24 @@ def test_all_ranges_of_a_ring_are_read_at_once(streams: int) -> None:
     assert (found, at) == (ranges, len(written(ranges)))
 
 
+@pytest.mark.parametrize("streams", [(1,), (2, 8), (1, 1, 1, 1, 1, 1, 1, 1, 1, 3)])
+def test_ascending_ends_are_found_by_stretches(monkeypatch: pytest.MonkeyPatch, streams: tuple[int, ...]) -> None:
+    monkeypatch.setattr(described, "_STRETCH", 50)
+    draw = random.Random(len(streams))
+    ranges = tuple(sorted((a_range(draw, draw.choice(streams)) for _ in range(400)), key=lambda one: one.end))
+    body = written(ranges)
+    read = ranges_reader(ITEM, one_by_one())
+    found, at = read(body, 0)
+    assert isinstance(found, PackedRanges)
+    assert (found, at) == (ranges, len(body))
+    for _ in range(200):
+        damaged = bytearray(body)
+        damaged[draw.randrange(len(body))] = draw.choice((0, 1, 0x7F, 0x80, 0xFF))
+        cut = len(body) - draw.choice((0, 0, 1, 40))
+        data = bytes(damaged[:cut])
+        assert outcome(read, data, 0) == outcome(one_by_one(), data, 0)
+
+
 def test_a_command_brings_them_packed_and_is_written_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
     draw = random.Random(1)
     command = PutCdcGenerationData("g", 0, 1, tuple(a_range(draw, draw.randint(1, 9)) for _ in range(100)))

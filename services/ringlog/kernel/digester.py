@@ -18,10 +18,12 @@ costs a look at each row and a pass of SHA-256 over each changed part, and no en
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from immutables import Map
 
+from ringlog.kernel.blocks import Blocks
 from ringlog.kernel.encoding import (
     DIGESTED,
     combined_digest,
@@ -99,7 +101,7 @@ class _Encoder:
 
     def _walk(self, value: Any) -> bytes:
         kind = type(value)
-        if kind is tuple:
+        if kind is tuple or kind is Blocks:
             return self._tuple(value)
         if kind is Map:
             return self._map(value)
@@ -109,7 +111,7 @@ class _Encoder:
             return self._row(value)
         return framed_record(value, self._walk) if kind in WALKED else encode(value)
 
-    def _tuple(self, value: tuple[Any, ...]) -> bytes:
+    def _tuple(self, value: Sequence[Any]) -> bytes:
         kind = type(value[0]) if value else None
         if kind in WALKED or kind is tuple:
             return joined(b"L", list(map(self._walk, value)))

@@ -34,6 +34,7 @@ from typing import Any, Final
 
 from immutables import Map
 
+from ringlog.kernel.blocks import Blocks
 from ringlog.kernel.generations.packed import PackedRanges
 from ringlog.kernel.memory import Applied, History
 from ringlog.kernel.state import EMPTY_STATE, PARTS, ClusterState, Replica
@@ -161,6 +162,7 @@ _WRITERS: Final[dict[type, Callable[[Any], bytes]]] = {
     bytes: lambda value: framed(b"B", value),
     PackedRanges: lambda value: encode(value.as_tuple()),
     tuple: lambda value: framed(b"L", b"".join(map(encode, value))),
+    Blocks: lambda value: framed(b"L", b"".join(map(encode, value))),
     Map: lambda value: framed_map((encode(key), encode(item)) for key, item in value.items()),
     History: lambda value: encode((value.oldest, entries_of(value))),
     Replica: _replica,

@@ -16,7 +16,7 @@ from operator import attrgetter, itemgetter
 from typing import Any, Generic, NamedTuple, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from ringlog.kernel.swift import is_plain, maker_of
-from ringlog.kernel.values import GenerationRange, is_uuid, spoken
+from ringlog.kernel.values import GenerationRange, Witness, is_uuid, spoken
 from ringlog.wire import codec, reading, writing
 from ringlog.wire.binary import RecordCodec
 from ringlog.wire.codec import header_of
@@ -24,6 +24,7 @@ from ringlog.wire.described import ranges_reader
 from ringlog.wire.errors import WireError
 from ringlog.wire.reading import Read
 from ringlog.wire.single_object import HEADER_BYTES
+from ringlog.wire.witnessed import witnesses_reader
 from ringlog.wire.writing import Write
 
 T = TypeVar("T")
@@ -199,6 +200,8 @@ def _array(hint: Any, items: Any, known: Mapping[str, Any], where: str) -> Way:
     all_read = reading.array(read)
     if arguments[0] is GenerationRange:
         all_read = ranges_reader(items, all_read)
+    if arguments[0] is Witness:
+        all_read = witnesses_reader(known.get(items, items) if isinstance(items, str) else items, all_read)
     return Way(writing.array(write), all_read, from_wire)
 
 

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ringlog.kernel import blocks
 from ringlog.kernel.commands.movements import Move
 from ringlog.kernel.operations.admission import requested
 from ringlog.kernel.operations.compose import refused_composition
@@ -31,6 +32,15 @@ from tests.kernel.operations.drive import SEED, applied, decided
 from tests.kernel.ownership.rings import a_cluster, token_maps
 
 PLANNED = ("join", "leave", "move", "replace", "remove")
+
+
+@pytest.fixture(params=["tuples", "blocks"], autouse=True)
+def _ranges(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranges as small clusters have them, and in blocks of two."""
+    if request.param == "blocks":
+        monkeypatch.setattr(blocks, "BLOCK", 2)
+        monkeypatch.setattr(blocks, "BLOCK_MAX", 3)
+        monkeypatch.setattr(blocks, "BLOCKS_FROM", 3)
 
 
 class Watched(Run):

@@ -12,7 +12,7 @@ from typing import Annotated, Final
 from ringlog.kernel.commands.rules import bad_witnesses, broken_field, reason_rule, to_ignore
 from ringlog.kernel.operations.cancel import cancel
 from ringlog.kernel.operations.failures import counts_from, stopped_by
-from ringlog.kernel.operations.gates import REPORTED_STAGES, gaining_nodes, is_fully_met, outnumbered
+from ringlog.kernel.operations.gates import REPORTED_STAGES, gaining_nodes, is_fully_met, is_relaxed, outnumbered
 from ringlog.kernel.operations.kinds import kind_of, next_stage
 from ringlog.kernel.operations.progress import enter, may_leave
 from ringlog.kernel.operations.reports import broken_report
@@ -69,7 +69,7 @@ def decide_advance_operation(state: ClusterState, command: AdvanceOperation, con
         return refused
     if operation.stage in REPORTED_STAGES:
         operation = replace(operation, reports=tuple(sorted(command.reports, key=lambda report: report.node)))
-    if not is_fully_met(state, operation, command.witnesses):
+    if is_relaxed(state, operation) and not is_fully_met(state, operation, command.witnesses):
         operation = replace(operation, relaxed=(*operation.relaxed, operation.stage))
     return Accepted(enter(state, operation, command.to, context))
 

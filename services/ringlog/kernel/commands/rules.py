@@ -8,6 +8,7 @@ from __future__ import annotations
 from ringlog.kernel.outcome import Rejected
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import NodeId, Witness
+from ringlog.kernel.witnessed import PackedWitnesses
 
 Check = tuple[bool, str, str]
 """Whether it holds, the field, and the rule in words."""
@@ -54,8 +55,10 @@ def to_ignore(
     return tuple(sorted(set(names)))
 
 
-def bad_witnesses(state: ClusterState, witnesses: tuple[Witness, ...]) -> Rejected | None:
+def bad_witnesses(state: ClusterState, witnesses: tuple[Witness, ...] | PackedWitnesses) -> Rejected | None:
     """Witnesses are registered nodes and cannot know the future; a repeated one counts once."""
+    if isinstance(witnesses, PackedWitnesses) and _all_sound(state, witnesses):
+        return None
     for witness in witnesses:
         if witness.node not in state.nodes:
             return Rejected("unknown_node", f"witnesses: {witness.node} is not registered")
@@ -63,3 +66,7 @@ def bad_witnesses(state: ClusterState, witnesses: tuple[Witness, ...]) -> Reject
             name = state.nodes[witness.node].name
             return Rejected("bad_field", f"witnesses: epochs of {name} must lie between 0 and {state.epoch}")
     return None
+
+
+def _all_sound(state: ClusterState, witnesses: PackedWitnesses) -> bool:
+    return witnesses.lie_within(state.epoch) and all(map(state.nodes.__contains__, witnesses.nodes))

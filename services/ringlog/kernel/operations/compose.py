@@ -87,7 +87,6 @@ class _Composition:
     """
 
     before: Ring
-    scopes: dict[str, Ring] = field(default_factory=dict)
     wanted: dict[tuple[Replication, tuple[OperationId, ...]], Mapping[Token, tuple[Replicas, Replicas]]] = field(
         default_factory=dict
     )
@@ -123,7 +122,7 @@ class _Composition:
             if end in wanted:
                 old, new = wanted[end]
             else:
-                old = new = natural(part, self._ring(scope), end)
+                old = new = natural(part, self.before, end)
             if set(old).difference(removed.get(end, ())).union(added.get(end, ())) != set(new):
                 return end
         return None
@@ -132,18 +131,10 @@ class _Composition:
         """Range end to the replicas before and after all of them, where the two differ."""
         known = part, tuple(operation.id for operation in operations)
         if known not in self.wanted:
-            ring = self._ring(scope)
-            coming = {token for operation in operations for token in operation.tokens}
-            cuts = sorted((*self.before.tokens, *sorted(coming.difference(self.before.owners))))
             changed = [token for operation in operations for token in (*operation.tokens, *operation.gone)]
-            found = shifts(part, ring, ring_after(ring, *operations), cuts, changed)
+            found = shifts([part], scope, self.before, ring_after(self.before, *operations), changed)[part]
             self.wanted[known] = {end: (old, new) for (_, end), old, new in found}
         return self.wanted[known]
-
-    def _ring(self, scope: str) -> Ring:
-        if scope not in self.scopes:
-            self.scopes[scope] = self.before.within(scope) if scope else self.before
-        return self.scopes[scope]
 
     def _planned(self, key: str, operation: Operation) -> _Changes:
         if (key, operation.id) not in self.planned:

@@ -33,6 +33,7 @@ from ringlog.kernel.remembered import Remembered
 from ringlog.kernel.settings import setting
 from ringlog.kernel.state import ClusterState, Node, Operation, Plan, RangeGroup
 from ringlog.kernel.values import Epoch, NodeId, OperationId, Token, Witness
+from ringlog.kernel.witnessed import PackedWitnesses
 
 GATED_STAGES = (PREPARED, WRITE_BOTH_READ_OLD, WRITE_BOTH_READ_NEW)
 GAINING_MUST_STAGES = (PREPARED, STREAMING, WRITE_BOTH_READ_OLD)
@@ -85,19 +86,19 @@ def gaining_nodes(operation: Operation) -> tuple[NodeId, ...]:
     gaining = _gaining.get(plan)
     if gaining is None:
         entering = {change.node for change in plan.start.write_added}
-        gaining = _gaining.put(plan, entering.union(source.target for source in plan.sources if source.source))
+        gaining = _gaining.put(plan, entering | {source.target for source in plan.sources if source.source})
     return tuple(sorted(gaining.union([operation.node] if kind_of(operation).node_gains else ())))
 
 
 def gate(state: ClusterState, operation: Operation) -> Gate:
     """The gate of the stage in which ``operation`` is now; without needs where the stage has none."""
     bare = _without_needs(operation)
-    return bare if _is_relaxed(state, operation) else replace(bare, needs=tuple(_needs(state, operation, frozenset())))
+    return bare if is_relaxed(state, operation) else replace(bare, needs=tuple(_needs(state, operation, frozenset())))
 
 
 def is_met(state: ClusterState, operation: Operation, witnesses: Iterable[Witness]) -> bool:
     """True if and only if the gate of ``operation`` is met: ``not missing(gate(state, operation), witnesses)``."""
-    if _is_relaxed(state, operation):
+    if is_relaxed(state, operation):
         bare = _without_needs(operation)
         return acknowledged(bare, witnesses).issuperset(bare.must)
     return is_fully_met(state, operation, witnesses)
@@ -121,7 +122,8 @@ def awaited(state: ClusterState, operation: Operation) -> frozenset[NodeId]:
     return frozenset(_without_needs(operation).must).union(*(need.members for need in needs))
 
 
-def _is_relaxed(state: ClusterState, operation: Operation) -> bool:
+def is_relaxed(state: ClusterState, operation: Operation) -> bool:
+    """True if a setting lets the operation leave its present stage with less than its whole gate."""
     return operation.stage == PREPARED and not setting(state, "gate_prepared")
 
 
@@ -200,6 +202,8 @@ def views(live: RangeGroup, change: Touched) -> Views:
 
 def acknowledged(gate: Gate, witnesses: Iterable[Witness]) -> frozenset[NodeId]:
     """The nodes that acknowledged the gate's epoch, each once: applied it, and drained the writes admitted below it."""
+    if isinstance(witnesses, PackedWitnesses):
+        return witnesses.who_acknowledged(gate.epoch)
     return frozenset(w.node for w in witnesses if w.applied >= gate.epoch and w.drained >= gate.epoch)
 
 

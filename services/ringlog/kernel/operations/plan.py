@@ -20,11 +20,15 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
+from itertools import groupby
+from operator import attrgetter
 
+from ringlog.kernel.blocks import picked
 from ringlog.kernel.operations.kinds import Changes, kind_of
 from ringlog.kernel.operations.rings import ring_after
 from ringlog.kernel.operations.sources import NOBODY, Members, givers_of, quorum_sources, sources_of
+from ringlog.kernel.ownership.deltas import ends_by_setting
 from ringlog.kernel.ownership.placements import nodes_of, replications_in_use
 from ringlog.kernel.ownership.shifts import Shift, part_in, shifts
 from ringlog.kernel.ownership.strategies import (
@@ -32,16 +36,16 @@ from ringlog.kernel.ownership.strategies import (
     ENTIRE_END,
     NETWORK,
     SIMPLE,
-    Ring,
     natural,
     replication_key,
     ring_of,
 )
-from ringlog.kernel.ring.ranges import Range, index_at
+from ringlog.kernel.ring.ranges import Range
 from ringlog.kernel.state import Change, ClusterState, Deltas, LockedRange, Node, Operation, Plan, Source
 from ringlog.kernel.swift import maker_of
 from ringlog.kernel.values import NodeId, Replication, Token
 
+_setting_of, _end_of = attrgetter("replication"), attrgetter("end")
 _new_change, _new_source, _new_lock = maker_of(Change), maker_of(Source), maker_of(LockedRange)
 
 
@@ -80,28 +84,26 @@ def plan_movement(state: ClusterState, operation: Operation) -> Plan:
         "it takes nobody's tokens, or those of whom it replaces"
     )
     added = tuple(sorted(set(operation.tokens).difference(before.owners)))
-    cuts = sorted((*before.tokens, *added))
     datacenter = state.nodes[operation.node].datacenter
-    rings: dict[str, tuple[Ring, Ring]] = {}
-    shared: dict[Replication, Sequence[tuple[Range, _Exchange]]] = {}
     dead = _down(state).union(operation.ignored)
-    whole = cache(partial(ring_after, before, operation))
-    moving = []
-    for key, replication in replications_in_use(state):
-        part = part_in(replication, datacenter)
-        if part is None:
-            continue
-        if part.strategy not in rings:
-            ring = before.within(datacenter) if part.strategy == NETWORK else before
-            rings[part.strategy] = ring, whole() if ring is before else ring_after(ring, operation)
-        if part not in shared:
-            found = shifts(part, *rings[part.strategy], cuts, (*operation.tokens, *operation.gone))
+    after = ring_after(before, operation)
+    used = [(key, setting, part_in(setting, datacenter)) for key, setting in replications_in_use(state)]
+    parts = dict.fromkeys(part for _, _, part in used if part is not None)
+    changed = *operation.tokens, *operation.gone
+    shared: dict[Replication, Sequence[tuple[Range, _Exchange]]] = {}
+    for is_local in (False, True):
+        some = [part for part in parts if (part.strategy == NETWORK) is is_local]
+        for part, found in shifts(some, datacenter if is_local else "", before, after, changed).items():
             shared[part] = _exchanges(found, state.nodes, dead, part.strategy == SIMPLE)
+    moving = []
+    for key, replication, own in used:
+        if own is None:
+            continue
 
         def groups(end: Token, replication: Replication = replication) -> tuple[Members, Members]:
-            return natural(replication, before, end), natural(replication, whole(), end)
+            return natural(replication, before, end), natural(replication, after, end)
 
-        moving.append(_Moving(key, shared[part], groups, part.strategy == SIMPLE))
+        moving.append(_Moving(key, shared[own], groups, own.strategy == SIMPLE))
     return _planned(moving, state.nodes, dead, added, tuple(sorted(operation.gone)))
 
 
@@ -175,8 +177,11 @@ def _exchanges(
 ) -> list[tuple[Range, _Exchange]]:
     known: dict[tuple[Members, Members], _Exchange] = {}
     exchanges = []
+    last: tuple[object, object] = (None, None)
     for range_, old, new in found:
-        exchange = known.get((old, new))
+        if old is not last[0] or new is not last[1]:  # else the same range, cut by others
+            exchange = known.get((old, new))
+            last = old, new
         if exchange is None:
             entering = tuple(node for node in new if node not in old)
             leaving = tuple(node for node in old if node not in new)
@@ -184,6 +189,8 @@ def _exchanges(
             assert set(old).difference(leaving).union(entering) == set(new), (
                 "an exchange leads from one group to the other"
             )
+            assert len(set(entering)) == len(entering), "a node enters a group once"
+            assert all(node != giver for node, giver in givers.items()), "nobody streams from itself"
             simple = len(entering) == len(leaving) == len(givers) and dead.isdisjoint(givers.values())
             exchange = _Exchange(entering, leaving, tuple(givers.items()) if simple else None)
             known[old, new] = exchange
@@ -204,17 +211,17 @@ def _planned(
     for one in moving:
         key = one.key
         for (start, end), exchange in one.ranges:
-            gained += [_new_change(key, start, end, node) for node in exchange.entering]
-            lost += [_new_change(key, start, end, node) for node in exchange.leaving]
+            for node in exchange.entering:
+                gained.append(_new_change(key, start, end, node))
+            for node in exchange.leaving:
+                lost.append(_new_change(key, start, end, node))
             if exchange.swaps is not None:
-                sources += [_new_source(key, start, end, giver, node) for node, giver in exchange.swaps]
+                for node, giver in exchange.swaps:
+                    sources.append(_new_source(key, start, end, giver, node))
             else:
                 found = sources_of(*one.groups(end), nodes, dead, one.anywhere)
+                assert all(source != node for source, node in found), "nobody streams from itself"
                 sources += [_new_source(key, start, end, source, node) for source, node in found]
-    entering = set(gained)
-    assert len(entering) == len(gained), "a node enters a group once"
-    assert entering.isdisjoint(lost), "nobody enters and leaves a range by one plan"
-    assert all(source.source != source.target for source in sources), "nobody streams from itself"
     return Plan(
         split_at=split_at,
         start=Deltas(write_added=tuple(gained)),
@@ -236,27 +243,24 @@ def locks_of(state: ClusterState, operation: Operation) -> tuple[LockedRange, ..
         key = replication_key(state.keyspaces[operation.keyspace].replication)
         return tuple(LockedRange(key, one.start, one.end, one.changed) for one in state.placements[key].ranges)
     locks, plan = [], operation.plan
-    reached: dict[str, set[Token]] = {}
-    deltas = plan.start, plan.middle, plan.finish
-    lists = [one for of in deltas for one in (of.read_added, of.read_removed, of.write_added, of.write_removed)]
-    for changes in {id(one): one for one in lists}.values():  # who enters the writers enters the readers, too
-        for change in changes:
-            reached.setdefault(change.replication, set()).add(change.end)
-    for source in plan.sources:
-        reached.setdefault(source.replication, set()).add(source.end)
+    reached = ends_by_setting(plan.start, plan.middle, plan.finish)
+    for key, some in groupby(plan.sources, _setting_of):
+        reached.setdefault(key, set()).update(map(_end_of, some))
     for key, placement in sorted(state.placements.items()):
-        if not placement.ends:
+        cuts = placement.ends
+        if not cuts:
             continue
         inside = reached.get(key, set())
         if key != ENTIRE:
             inside.update(plan.split_at)
-        ranges, cuts = placement.ranges, placement.ends
-        places = {index_at(cuts, token) for token in inside}
+        places = set(map(partial(bisect_left, cuts), inside))
+        if len(cuts) in places:  # the first range goes round
+            places.remove(len(cuts))
+            places.add(0)
         if key != ENTIRE:
             places.update(place for token in plan.merge_at for place in _both_sides(cuts, token))
-        locked = [ranges[place] for place in sorted(places)]
+        locked = picked(placement.ranges, sorted(places))
         locks += [_new_lock(key, group.start, group.end, group.changed) for group in locked]
-    assert len({(lock.replication, lock.end) for lock in locks}) == len(locks), "a range is locked once"
     return tuple(locks)
 
 

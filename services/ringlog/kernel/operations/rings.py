@@ -8,7 +8,7 @@ from ringlog.kernel.operations.kinds import kind_of
 from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.ownership.deltas import Order
 from ringlog.kernel.ownership.strategies import Ring
-from ringlog.kernel.ownership.token_maps import changed_map, in_order_of
+from ringlog.kernel.ownership.token_maps import changed_map, in_order_of, merged
 from ringlog.kernel.state import ClusterState, Operation
 from ringlog.kernel.values import NodeId, Token
 
@@ -26,8 +26,7 @@ def target_tokens(state: ClusterState) -> list[Token]:
     """The tokens of ``target_owners``, in ascending order."""
     tokens, owners = in_order_of(state.token_owners)
     coming = {token for one in in_flight(state) if kind_of(one).makes_generation for token in one.tokens}
-    # Two ascending runs, which sorting merges in linear time.
-    return sorted([*tokens, *sorted(coming.difference(owners))])
+    return merged(tokens, coming.difference(owners))
 
 
 def walk_order(state: ClusterState) -> Order:

@@ -12,11 +12,17 @@ put into its own by its distance alone: nothing is walked.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import groupby, repeat
+from operator import attrgetter, itemgetter, lt
+from typing import Final
 
 from immutables import Map
 
+from ringlog.kernel.blocks import picked, with_items
+from ringlog.kernel.remembered import Remembered
 from ringlog.kernel.ring.ranges import Range
 from ringlog.kernel.state import Change, Deltas, Node, Placement, RangeGroup, Replica
 from ringlog.kernel.swift import maker_of
@@ -26,48 +32,111 @@ _new_group = maker_of(RangeGroup)
 _LAP = 2**64
 """Above every distance on the ring."""
 
+Nodes = tuple[NodeId, ...]
+_by_end: Final = itemgetter(1)
+_setting_of, _range_of, _node_of = attrgetter("replication"), attrgetter("start", "end"), attrgetter("node")
+
+
+# ------------------------------------------------------------------------------------------- changes by range
+
+
+class _Column:
+    """The changes of one list under one setting: its ranges by end, and of each the nodes that enter or leave."""
+
+    __slots__ = ("_placed", "nodes", "ranges")
+
+    def __init__(self, ranges: list[Range], nodes: Sequence[Nodes]) -> None:
+        self.ranges = ranges
+        self.nodes = nodes
+        self._placed: tuple[tuple[Token, ...], list[int]] | None = None
+
+    def over(self, ranges: list[Range]) -> Sequence[Nodes]:
+        """What it says of each of these."""
+        if ranges == self.ranges:
+            return self.nodes
+        known = dict(zip(self.ranges, self.nodes, strict=True))
+        return [known.get(range_, ()) for range_ in ranges]
+
+    def places(self, ends: tuple[Token, ...]) -> list[int]:
+        """Where its ranges are among those with these ends, which are the same in each stage of an operation."""
+        placed = self._placed
+        if placed is None or placed[0] is not ends:
+            found, index = [], 0
+            for _, end in self.ranges:
+                index = bisect_left(ends, end, index)
+                found.append(index)
+            assert not found or index < len(ends), "a change names a range that exists"
+            self._placed = placed = ends, found
+        return placed[1]
+
+
+_columns: Final = Remembered[tuple[Change, ...], Mapping[str, _Column]](6)
+"""Of the lists of plans in flight: each is applied, or looked at, with several stages."""
+
+
+def _by_setting(changes: tuple[Change, ...]) -> Mapping[str, _Column]:
+    """Key of a setting to its changes."""
+    known = _columns.get(changes)
+    if known is not None:
+        return known
+    lists: dict[str, list[Change]] = {}
+    for key, some in groupby(changes, _setting_of):
+        lists.setdefault(key, []).extend(some)
+    return _columns.put(changes, {key: _column(own) for key, own in lists.items()})
+
+
+def _column(changes: Sequence[Change]) -> _Column:
+    ranges: list[Range] = list(map(_range_of, changes))
+    ends = list(map(_by_end, ranges))
+    if all(map(lt, ends, ends[1:])):  # as plans have them
+        return _Column(ranges, list(zip(map(_node_of, changes))))
+    gathered: dict[Range, Nodes] = {}
+    for change, range_ in zip(changes, ranges, strict=True):
+        gathered[range_] = (*gathered.get(range_, ()), change.node)
+    ranges = sorted(gathered, key=_by_end)
+    return _Column(ranges, [gathered[range_] for range_ in ranges])
+
+
+def ends_by_setting(*deltas: Deltas) -> dict[str, set[Token]]:
+    """Key of a setting to the ends of the ranges that ``deltas`` change."""
+    ends: dict[str, set[Token]] = {}
+    lists = {id(one): one for of in deltas for one in map(partial(getattr, of), _LISTS)}
+    for changes in lists.values():  # who enters the writers enters the readers, too
+        for key, column in _by_setting(changes).items():
+            ends.setdefault(key, set()).update(map(_by_end, column.ranges))
+    return ends
+
 
 @dataclass(slots=True)
 class Touched:
     """What happens to one range: the nodes that enter and leave its read and its write group."""
 
-    read_added: tuple[NodeId, ...] = ()
-    read_removed: tuple[NodeId, ...] = ()
-    write_added: tuple[NodeId, ...] = ()
-    write_removed: tuple[NodeId, ...] = ()
+    read_added: Nodes = ()
+    read_removed: Nodes = ()
+    write_added: Nodes = ()
+    write_removed: Nodes = ()
+
+
+_LISTS: Final = ("read_added", "read_removed", "write_added", "write_removed")
 
 
 def touched(*deltas: Deltas) -> dict[str, list[tuple[Range, Touched]]]:
     """Key of a setting to the ranges that ``deltas`` change together, by end, with what happens to each."""
     gathered: dict[str, dict[Range, Touched]] = {}
-    for one in deltas:
-        for change, here in _places(gathered, one.read_added):
-            here.read_added = (*here.read_added, change.node)
-        for change, here in _places(gathered, one.read_removed):
-            here.read_removed = (*here.read_removed, change.node)
-        for change, here in _places(gathered, one.write_added):
-            here.write_added = (*here.write_added, change.node)
-        for change, here in _places(gathered, one.write_removed):
-            here.write_removed = (*here.write_removed, change.node)
-    return {key: sorted(ranges.items(), key=_by_end) for key, ranges in gathered.items()}
+    lists = [(name, getattr(one, name)) for one in deltas for name in _LISTS]
+    for list_of, key, column in (
+        (name, key, column) for name, own in lists for key, column in _by_setting(own).items()
+    ):
+        ranges = gathered.setdefault(key, {})
+        for range_, nodes in zip(column.ranges, column.nodes, strict=True):
+            here = ranges.get(range_)
+            if here is None:
+                here = ranges[range_] = Touched()
+            setattr(here, list_of, (*getattr(here, list_of), *nodes))
+    return {key: sorted(ranges.items(), key=lambda item: item[0][1]) for key, ranges in gathered.items()}
 
 
-def _places(gathered: dict[str, dict[Range, Touched]], changes: tuple[Change, ...]) -> Iterator[tuple[Change, Touched]]:
-    """Each change, and what is gathered of its range."""
-    key, ranges = None, {}
-    for change in changes:
-        if change.replication != key:
-            key = change.replication
-            ranges = gathered.setdefault(key, {})
-        place = change.start, change.end
-        here = ranges.get(place)
-        if here is None:
-            here = ranges[place] = Touched()
-        yield change, here
-
-
-def _by_end(item: tuple[Range, Touched]) -> Token:
-    return item[0][1]
+# -------------------------------------------------------------------------------------------- order of groups
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,15 +151,22 @@ class Order:
     coming: Mapping[NodeId, tuple[Token, ...]] = field(default_factory=dict)
     beside: Mapping[NodeId, NodeId] = field(default_factory=dict)
     _stands: dict[NodeId, tuple[tuple[Token, ...], bool]] = field(default_factory=dict, init=False, repr=False)
-    """Where those stand that were asked for: the same few are in many groups."""
+    _places: dict[Token, dict[NodeId, int]] = field(default_factory=dict, init=False, repr=False)
+    """Where those stand that were asked for, and before which ends: the same few are in many groups."""
 
-    def place(self, end: Token, node: NodeId) -> tuple[int, bool]:
+    def place(self, end: Token, node: NodeId) -> int:
         """What the members of the range that ends at ``end`` are sorted by: the distance to a node's next token."""
-        stands = self._stands.get(node)
-        tokens, is_beside = self._stand(node) if stands is None else stands
-        index = bisect_left(tokens, end)
-        distance = tokens[index] - end if index < len(tokens) else tokens[0] - end + _LAP
-        return distance, is_beside
+        known = self._places.get(end)
+        if known is None:
+            known = self._places[end] = {}
+        found = known.get(node)
+        if found is None:
+            stands = self._stands.get(node)
+            tokens, is_beside = self._stand(node) if stands is None else stands
+            index = bisect_left(tokens, end)
+            distance = tokens[index] - end if index < len(tokens) else tokens[0] - end + _LAP
+            found = known[node] = 2 * distance + is_beside
+        return found
 
     def _stand(self, node: NodeId) -> tuple[tuple[Token, ...], bool]:
         owner = self.beside.get(node, node)
@@ -105,10 +181,22 @@ class Order:
 
     def with_one(self, end: Token, group: tuple[Replica, ...], replica: Replica) -> tuple[Replica, ...]:
         """The group, which is in order, with one more member."""
-        assert replica.node not in [member.node for member in group], "a node enters a group only once"
         own = self.place(end, replica.node)
-        index = bisect_left(group, own, key=lambda member: self.place(end, member.node))
+        known = self._places[end]
+        index, above = 0, len(group)
+        while index < above:
+            middle = (index + above) // 2
+            node = group[middle].node
+            there = known.get(node)
+            if (self.place(end, node) if there is None else there) < own:
+                index = middle + 1
+            else:
+                above = middle
+        assert index == len(group) or group[index].node != replica.node, "a node enters a group only once"
         return (*group[:index], replica, *group[index:])
+
+
+# ------------------------------------------------------------------------------------------------- application
 
 
 def apply_deltas(placements: Map[str, Placement], deltas: Deltas, order: Order, epoch: Epoch) -> Map[str, Placement]:
@@ -116,10 +204,14 @@ def apply_deltas(placements: Map[str, Placement], deltas: Deltas, order: Order, 
 
     Changes of a setting that no keyspace uses any more are left out.
     """
-    for key, changes in sorted(touched(deltas).items()):
+    lists = [_by_setting(getattr(deltas, name)) for name in _LISTS]
+    entering = {change.node for change in deltas.write_added}.union(change.node for change in deltas.read_added)
+    newcomers = {node: Replica(node, epoch) for node in entering}
+    for key in sorted({key for found in lists for key in found}):
         placement = placements.get(key)
         if placement is not None:
-            placements = placements.set(key, _apply(placement, changes, order, epoch))
+            changed = _apply(placement, [found.get(key) for found in lists], order, epoch, newcomers)
+            placements = placements.set(key, changed)
     return placements
 
 
@@ -137,57 +229,60 @@ def reordered(placements: Map[str, Placement], node: NodeId, order: Order) -> Ma
     return placements
 
 
-def _apply(placement: Placement, changes: Iterable[tuple[Range, Touched]], order: Order, epoch: Epoch) -> Placement:
-    ranges, ends = list(placement.ranges), placement.ends
-    newcomers: dict[NodeId, Replica] = {}
-    index = 0
-    for (start, end), change in changes:
-        index = bisect_left(ends, end, index)  # changes come by their ends
-        assert index < len(ranges), "a change names a range that exists"
-        group = ranges[index]
-        assert (group.start, group.end) == (start, end), "a change names a range that exists"
+def _apply(
+    placement: Placement,
+    columns: Sequence[_Column | None],
+    order: Order,
+    epoch: Epoch,
+    newcomers: Mapping[NodeId, Replica],
+) -> Placement:
+    """``columns``: what the four lists say. ``newcomers``: one object for each node, not for each node and range."""
+    given = [column for column in columns if column is not None]
+    whole = given[0]
+    if any(column.ranges != whole.ranges for column in given):
+        everywhere = sorted({range_ for column in given for range_ in column.ranges}, key=_by_end)
+        whole = _Column(everywhere, ())
+    ends, places = placement.ends, whole.places(placement.ends)
+    spread = [repeat(()) if column is None else column.over(whole.ranges) for column in columns]
+    changed = []
+    for group, (start, end), enter_read, leave_read, enter_write, leave_write in zip(
+        picked(placement.ranges, places), whole.ranges, *spread, strict=False
+    ):
+        read, write = group.read, group.write
+        assert group.end == end, "a change names a range that exists"
+        assert group.start == start, "a change names a range that exists"
         assert group.changed <= epoch, "no range has changed with an entry that is still to come"
-        assert not change.write_removed or not {*change.write_added}.intersection(change.write_removed), (
-            "nobody enters and leaves with one step"
-        )
-        write = _without(group.write, change.write_removed)
-        for node in change.write_added:
-            write = order.with_one(end, write, _newcomer(newcomers, node, epoch))
-        read = _without(group.read, change.read_removed)
-        for node in change.read_added:
-            read = _among(read, write, _newcomer(newcomers, node, epoch))
-        if read is not group.read or change.write_removed:
-            assert read is write or {replica.node for replica in read} <= {replica.node for replica in write}, (
-                "readers are writers"
-            )
-        ranges[index] = _new_group(start, end, read, write, epoch)
-    assert len(ranges) == len(ends), "deltas cut no range and join none"
-    return Placement(placement.key, tuple(ranges), ends)
-
-
-def _newcomer(newcomers: dict[NodeId, Replica], node: NodeId, epoch: Epoch) -> Replica:
-    """One object for each node, not for each node and range."""
-    found = newcomers.get(node)
-    if found is None:
-        found = newcomers[node] = Replica(node, epoch)
-    return found
+        if leave_write:
+            assert not enter_write or {*enter_write}.isdisjoint(leave_write), "nobody enters and leaves with one step"
+            write = _without(write, leave_write)
+        for node in enter_write:
+            write = order.with_one(end, write, newcomers[node])
+        if leave_read:
+            read = _without(read, leave_read)
+        for node in enter_read:
+            read = _among(read, write, newcomers[node])
+        if leave_write:
+            assert not [member for member in read if member.node in leave_write], "readers are writers"
+        changed.append(_new_group(start, end, read, write, epoch))
+    assert len(changed) == len(places), "each range is changed once"
+    return Placement(placement.key, with_items(placement.ranges, places, changed), ends)
 
 
 def _among(read: tuple[Replica, ...], write: tuple[Replica, ...], replica: Replica) -> tuple[Replica, ...]:
     """The readers with one more, in the order of the writers, who are in order and whose part they are."""
-    nodes = [member.node for member in write]
-    assert replica.node in nodes, "readers are writers"
-    before = nodes[: nodes.index(replica.node)]
-    index = 0
-    for member in read:
-        assert member.node != replica.node, "a node enters a group only once"
-        index += member.node in before
+    own, index, size = replica.node, 0, len(read)
+    for member in write:
+        node = member.node
+        if node == own:
+            break
+        index += index < size and read[index].node == node
+    else:
+        raise AssertionError("readers are writers")
+    assert index == size or read[index].node != own, "a node enters a group only once"
     return (*read[:index], replica, *read[index:])
 
 
-def _without(group: tuple[Replica, ...], removed: tuple[NodeId, ...]) -> tuple[Replica, ...]:
-    if not removed:
-        return group
+def _without(group: tuple[Replica, ...], removed: Nodes) -> tuple[Replica, ...]:
     kept = tuple([replica for replica in group if replica.node not in removed])
     assert len(kept) == len(group) - len(removed), "only members leave a group"
     return kept

@@ -19,17 +19,25 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+from ringlog.kernel.blocks import in_blocks, picked, with_more
 from ringlog.kernel.ownership.strategies import ENTIRE, IN_TABLETS, ends_of, natural, ring_of
 from ringlog.kernel.ownership.strategies import replication_key as replication_key
-from ringlog.kernel.ownership.token_maps import in_order_of
+from ringlog.kernel.ownership.token_maps import in_order_of, merged
 from ringlog.kernel.remembered import Remembered
 from ringlog.kernel.ring.ranges import Range, index_at, ranges_between
 from ringlog.kernel.state import ClusterState, Keyspace, Node, Placement, RangeGroup, Replica
-from ringlog.kernel.swift import replaced
+from ringlog.kernel.swift import replacer_of
 from ringlog.kernel.values import Epoch, NodeId, Replication, Token
 
-_cut: Final = Remembered[tuple[Token, ...], tuple[list[Token], tuple[Token, ...]]](2)
-"""Ends, with the tokens at which they were cut, and what came of it: all settings but one are cut at the same ones."""
+_with_range = replacer_of(RangeGroup, ("start", "end"))
+
+_Cuts = tuple[list[Token], tuple[Token, ...], Mapping[int, Sequence[Token]]]
+"""Tokens at which ranges are cut and which are no ends yet, all ends afterwards, and by place of a range its cuts."""
+
+_cut: Final = Remembered[tuple[Token, ...], tuple[tuple[Token, ...], _Cuts]](2)
+"""Ends, with the tokens at which they were cut, and what came of it: all settings but one are cut at the same ones, and
+get ends that are one object.
+"""
 
 
 def placement_key(keyspace: Keyspace) -> str:
@@ -106,28 +114,46 @@ def split(placement: Placement, tokens: Iterable[Token]) -> Placement:
     A placement without ranges (an empty token map) gets ranges that nobody serves yet.
     """
     old = placement.ends
-    new = [] if placement.key == ENTIRE else [token for token in sorted(set(tokens)) if not _is_end(old, token)]
+    if placement.key == ENTIRE:
+        return placement
+    new, ends, cut = _cuts_of(old, tuple(tokens))
     if not new:
         return placement
-    ends = _with_ends(old, new)
-    ranges = list(placement.ranges)
-    for token in new:
-        place = bisect_left(ends, token)  # those below it are there already
-        host = ranges[place % len(ranges)] if ranges else RangeGroup(token, token, (), (), 0)
-        ranges.insert(place, replaced(host, end=token))
+    if not old:
+        ranges = tuple(RangeGroup(start, end, (), (), 0) for start, end in ranges_between(ends))
+        return Placement(placement.key, ranges, ends)
+    behind = cut.get(len(old), ())  # the first range goes round: those cut it first
+    places = sorted({*cut, 0, len(old) - 1} - {len(old)}) if behind else sorted(cut)
+    hosts = picked(placement.ranges, places)
+    parts = [_parts(host, cut.get(place, ())) for place, host in zip(places, hosts, strict=True)]
+    if behind:
+        *last, first = _parts(hosts[0], behind)
+        parts[-1] = [*parts[-1], *last] if len(old) > 1 else parts[-1]
+        parts[0] = [*_parts(first, cut.get(0, ())), *(last if len(old) == 1 else ())]
+    ranges = with_more(placement.ranges, places, parts)
     assert len(ranges) == len(ends) == len(old) + len(new), "each token cuts one range in two"
-    for token in new:
-        at = bisect_left(ends, token)
-        for index in (at, (at + 1) % len(ends)):
-            ranges[index] = replaced(ranges[index], start=ends[index - 1])
-    return Placement(placement.key, tuple(ranges), ends)
+    return Placement(placement.key, ranges, ends)
 
 
-def _with_ends(old: tuple[Token, ...], new: list[Token]) -> tuple[Token, ...]:
-    """Ascending ends with those that are new: one object for all settings that had one before."""
+def _parts(host: RangeGroup, tokens: Iterable[Token]) -> list[RangeGroup]:
+    """A range cut at these tokens, in the order of a clockwise walk through it."""
+    parts = []
+    start = host.start
+    for end in tokens:
+        assert end != host.end, "a range is not cut at its end"
+        parts.append(_with_range(host, start, end))
+        start = end
+    return [*parts, _with_range(host, start, host.end)]
+
+
+def _cuts_of(old: tuple[Token, ...], tokens: tuple[Token, ...]) -> _Cuts:
     known = _cut.get(old)
-    if known is None or known[0] != new:
-        known = _cut.put(old, (new, tuple(sorted([*old, *new]))))
+    if known is None or known[0] != tokens:
+        new = [token for token in sorted(set(tokens)) if not _is_end(old, token)]
+        cut: dict[int, list[Token]] = {}
+        for token in new:
+            cut.setdefault(bisect_left(old, token), []).append(token)
+        known = _cut.put(old, (tokens, (new, tuple(merged(old, new)), cut)))
     return known[1]
 
 
@@ -157,7 +183,7 @@ def merge(placement: Placement, tokens: Iterable[Token]) -> Placement:
         ranges[follower] = RangeGroup(group.start, other.end, read, write, max(group.changed, other.changed))
     kept = tuple(group for index, group in enumerate(ranges) if index not in dropped)
     assert len(kept) + len(gone) == len(old), "each token that is gone joins two ranges"
-    return Placement(placement.key, kept, tuple(group.end for group in kept))
+    return Placement(placement.key, in_blocks(kept), tuple(group.end for group in kept))
 
 
 def _is_end(ends: Sequence[Token], token: Token) -> bool:

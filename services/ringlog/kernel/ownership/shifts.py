@@ -6,7 +6,7 @@ Two facts keep the cost at (changed tokens) x (replication factor), whatever the
   counter-clockwise of that token, in the ring before or in the ring after.
 - In a datacenter, replicas depend on the tokens of that datacenter alone: between two of them they are the same for
   every range, however finely the others cut it. So a setting falls into **parts**, one for each datacenter, which are
-  compared on the ring of that datacenter; settings that have a part in common share the work. Under SimpleStrategy
+  compared at the tokens of that datacenter; settings that have a part in common share the work. Under SimpleStrategy
   there is one part, the whole ring.
 
 The naive definition (compare the groups of every range of two rings) is the model of the tests.
@@ -15,9 +15,10 @@ The naive definition (compare the groups of every range of two rings) is the mod
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ringlog.kernel.ownership.strategies import ENTIRE, ENTIRE_END, NETWORK, Ring, filling, natural
+from ringlog.kernel.ownership.token_maps import merged
 from ringlog.kernel.ring.ranges import Range, index_at
 from ringlog.kernel.values import NodeId, Replication, Token
 
@@ -36,33 +37,94 @@ def part_in(replication: Replication, datacenter: str) -> Replication | None:
 
 
 def shifts(
-    part: Replication, before: Ring, after: Ring, cuts: Sequence[Token], changed: Iterable[Token]
-) -> list[Shift]:
-    """The ranges, by end, whose replicas under ``part`` differ in two rings, which differ in the tokens ``changed``.
+    parts: Iterable[Replication], datacenter: str, before: Ring, after: Ring, changed: Iterable[Token]
+) -> dict[Replication, list[Shift]]:
+    """Of each part, the ranges, by end, whose replicas differ in two rings, which differ in the tokens ``changed``.
 
-    ``before`` and ``after`` hold the tokens on which the part depends. ``cuts``: the ascending ends of all ranges.
+    ``datacenter``: on whose tokens alone the parts depend; empty: on all. All ranges end at the tokens of either ring.
     """
     changed = tuple(changed)
     assert before.nodes is after.nodes, "who is where does not change with tokens"
-    own = sorted((*before.tokens, *sorted(set(changed).difference(before.owners))))
+    cuts = merged(before.tokens, set(changed).difference(before.owners))
+    own = _Own(datacenter, before, after)
+    found: dict[Replication, list[Shift]] = {}
+    for nested in _nested(parts, (before, after)):
+        widest = nested[0]
+        walked = [
+            (end, natural(widest, before, end), natural(widest, after, end))
+            for end in affected_ends(widest, (before, after), cuts, own, changed)
+        ]
+        for part in nested:
+            most = None if part is widest else part.factor
+            found[part] = _shifted(part, [(end, old[:most], new[:most]) for end, old, new in walked], cuts, own)
+    return found
+
+
+class _Own(dict[Token, bool]):
+    """Is a token one of those on which the parts depend? Found when somebody asks."""
+
+    def __init__(self, datacenter: str, before: Ring, after: Ring) -> None:
+        super().__init__()
+        self._datacenter = datacenter
+        self._rings = before, after
+
+    def __missing__(self, token: Token) -> bool:
+        before, after = self._rings
+        owner = before.owners.get(token) or after.owners[token]
+        assert owner, "ranges end where tokens are, before or after"
+        self[token] = found = not self._datacenter or before.nodes[owner].datacenter == self._datacenter
+        return found
+
+
+def _nested(parts: Iterable[Replication], rings: Iterable[Ring]) -> list[list[Replication]]:
+    """The parts; in one list, from the widest down, those whose groups are the beginnings of the widest one's.
+
+    As long as no rack is repeated and none is listed, a walk takes the first node of each rack that it meets, until
+    there are enough of them: a smaller factor only ends it earlier.
+    """
+    alike, single = [], []
+    for part in parts:
+        local = part.datacenters[0] if part.strategy == NETWORK else None
+        if local is None or local.racks or any(local.factor > len(ring.racks(local.datacenter)) for ring in rings):
+            single.append([part])
+        else:
+            alike.append(part)
+    assert len({part.datacenters[0].datacenter for part in alike}) <= 1, "parts are of one datacenter"
+    return [*([sorted(alike, key=lambda part: -part.factor)] if alike else []), *single]
+
+
+def _shifted(
+    part: Replication,
+    walked: Iterable[tuple[Token, tuple[NodeId, ...], tuple[NodeId, ...]]],
+    cuts: Sequence[Token],
+    own: Mapping[Token, bool],
+) -> list[Shift]:
+    """``walked``: ends of the part's own ranges, with the replicas before and after; others cut each into several."""
     found: dict[int, Shift] = {}
-    for end in affected_ends(part, (before, after), own, changed):
-        old, new = natural(part, before, end), natural(part, after, end)
-        if set(old) == set(new):
+    for end, old, new in walked:
+        if old == new or set(old) == set(new):
             continue
         if part.strategy == ENTIRE:
             return [((end, end), old, new)]
         last = bisect_left(cuts, end)
-        width = (last - bisect_left(cuts, own[bisect_left(own, end) - 1])) % len(cuts) or len(cuts)
-        for index in range(last - width + 1, last + 1):
-            found[index % len(cuts)] = ((cuts[index - 1], cuts[index]), old, new)
+        for index in range(last, last - len(cuts), -1):
+            start = cuts[index - 1]
+            found[index % len(cuts)] = ((start, cuts[index]), old, new)
+            if own[start]:
+                break
     return [shift for _, shift in sorted(found.items())]
 
 
 def affected_ends(
-    replication: Replication, rings: Iterable[Ring], cuts: Sequence[Token], changed: Iterable[Token]
+    replication: Replication,
+    rings: Iterable[Ring],
+    cuts: Sequence[Token],
+    own: Mapping[Token, bool],
+    changed: Iterable[Token],
 ) -> set[Token]:
-    """The range ends, of ascending ``cuts``, whose walk in one of ``rings`` meets a changed token before it is full."""
+    """The range ends, of the ascending ``cuts`` those that are ``own``, whose walk in one of ``rings`` meets a changed
+    token before it is full.
+    """
     if replication.strategy == ENTIRE:
         return {ENTIRE_END} if cuts else set()
     ends: set[Token] = set()
@@ -70,7 +132,7 @@ def affected_ends(
     for ring in rings:
         for token in tokens:
             if token in ring.owners:
-                ends.update(_reaching(replication, ring, cuts, token))
+                ends.update(end for end in _reaching(replication, ring, cuts, token) if own[end])
     return ends
 
 

@@ -16,8 +16,8 @@ Source: Cassandra's SimpleStrategy, NetworkTopologyStrategy, EntireStrategy; Scy
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from ringlog.kernel.ownership.token_maps import in_order_of, with_tokens
@@ -46,50 +46,57 @@ ENTIRE_END: Token = TOKEN_MAX
 Census = Mapping[str, Mapping[str, int]]
 """Datacenter to rack to number of nodes that own tokens."""
 
+Limits = tuple[int, int, frozenset[str]]
+"""Of a datacenter: how many replicas it has, how many of them may repeat a rack, and the racks that are listed."""
+
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """Tokens in ascending order, their owners, the directory and how many owners each rack has: what a layout is
-    computed from.
-    """
+    """Tokens in ascending order, their owners, and the directory: what a layout is computed from."""
 
     tokens: Sequence[Token]
     owners: Mapping[Token, NodeId]
     nodes: Mapping[NodeId, Node]
-    census: Census
+    known_places: dict[NodeId, tuple[str, str]] = field(default_factory=dict, repr=False, compare=False)
+    """Datacenter and rack of those that were asked for."""
+    _known: dict[str, Mapping[str, int]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _limits: dict[Replication, Mapping[str, Limits]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+
+    def racks(self, datacenter: str) -> Mapping[str, int]:
+        """How many owners each rack of a datacenter has; found when somebody asks."""
+        if not self._known:
+            self._known.update({"": {}, **census_of(set(self.owners.values()), self.nodes)})
+        return self._known.get(datacenter, {})
+
+    def limits(self, replication: Replication) -> Mapping[str, Limits]:
+        """What a setting asks of each of its datacenters that has nodes for it."""
+        found = self._limits.get(replication)
+        if found is None:
+            every = {one.datacenter: _limits_of(one, self.racks(one.datacenter)) for one in replication.datacenters}
+            found = self._limits[replication] = {name: limits for name, limits in every.items() if limits[0] > 0}
+        return found
 
     def changed(self, gone: Iterable[Token], come: Mapping[Token, NodeId]) -> Ring:
         """The ring without the tokens that are ``gone``, and with those that ``come`` or get another owner."""
         tokens, owners = with_tokens(self.tokens, self.owners, gone, come)
-        return Ring(tokens, owners, self.nodes, census_of(set(owners.values()), self.nodes))
+        return Ring(tokens, owners, self.nodes, self.known_places)
 
-    def within(self, datacenter: str) -> Ring:
-        """The ring of one datacenter's nodes."""
-        members = {node for node, found in self.nodes.items() if found.datacenter == datacenter}
-        owners = {token: owner for token in self.tokens if (owner := self.owners[token]) in members}
-        census = {datacenter: self.census[datacenter]} if datacenter in self.census else {}
-        assert bool(owners) == bool(census), "who is counted owns tokens"
-        return Ring(tuple(owners), owners, self.nodes, census)
-
-    def walk(self, end: Token) -> Iterator[NodeId]:
-        """The distinct owners met clockwise from the first token at or after ``end``."""
-        if not self.tokens:
-            return
-        first = index_at(self.tokens, end)
-        seen: set[NodeId] = set()
-        for step in range(len(self.tokens)):
-            owner = self.owners[self.tokens[(first + step) % len(self.tokens)]]
-            if owner not in seen:
-                seen.add(owner)
-                yield owner
+    def place(self, node: NodeId) -> tuple[str, str]:
+        """Datacenter and rack of a node: a few are asked for again and again."""
+        found = self.known_places.get(node)
+        if found is None:
+            known = self.nodes[node]
+            found = self.known_places[node] = known.datacenter, known.rack
+        return found
 
 
 def ring_of(owners: Mapping[Token, NodeId], nodes: Mapping[NodeId, Node]) -> Ring:
     """The ring of a token map; ``nodes`` holds every owner."""
     tokens, owners = in_order_of(owners)
-    members = set(owners.values())
-    assert all(owner in nodes for owner in members), "only registered nodes own tokens"
-    return Ring(tokens, owners, nodes, census_of(members, nodes))
+    assert all(map(nodes.__contains__, set(owners.values()))), "only registered nodes own tokens"
+    return Ring(tokens, owners, nodes)
 
 
 def census_of(members: Iterable[NodeId], nodes: Mapping[NodeId, Node]) -> Census:
@@ -149,89 +156,93 @@ def impossible(replication: Replication, census: Census) -> str:
 
 
 class Filling(Protocol):
-    """The replicas of one range while a walk meets one node after the other."""
+    """The replicas of one range while a walk meets one node after the other.
+
+    ``full``: no further node would be taken.
+    """
+
+    full: bool
 
     def offer(self, node: NodeId) -> bool:
         """Take the node or pass it over; True if it was taken. A node that was met before is passed over."""
-
-    @property
-    def full(self) -> bool:
-        """True once no further node would be taken."""
 
 
 def filling(replication: Replication, ring: Ring) -> Filling:
     """The empty group of any range of ``ring``."""
     assert replication.strategy in STRATEGIES, replication.strategy
     if replication.strategy == NETWORK:
-        return _Network(replication, ring)
+        return _Network(ring.limits(replication), ring)
     return _Distinct(replication.factor if replication.strategy == SIMPLE else len(ring.nodes))
 
 
 def natural(replication: Replication, ring: Ring, end: Token) -> tuple[NodeId, ...]:
-    """The replicas of the range that ends at ``end``, in the order in which a walk meets them."""
+    """The replicas of the range that ends at ``end``, in the order in which a clockwise walk meets them."""
     group = filling(replication, ring)
+    tokens, owners, offer = ring.tokens, ring.owners, group.offer
+    if group.full or not tokens:
+        return ()
     replicas: list[NodeId] = []
-    if not group.full:
-        for node in ring.walk(end):
-            if group.offer(node):
-                replicas.append(node)
-                if group.full:
-                    break
+    first = index_at(tokens, end)
+    for index in range(first - len(tokens), first):  # below 0: the tokens from ``first`` on
+        node = owners[tokens[index]]
+        if offer(node):
+            replicas.append(node)
+            if group.full:
+                break
     return tuple(replicas)
 
 
 class _Distinct:
     """A number of distinct nodes."""
 
-    __slots__ = ("_left", "_met")
+    __slots__ = ("_left", "_met", "full")
 
     def __init__(self, count: int) -> None:
         self._left = count
         self._met: set[NodeId] = set()
+        self.full = count <= 0
 
     def offer(self, node: NodeId) -> bool:
         if node in self._met or self._left <= 0:
             return False
         self._met.add(node)
         self._left -= 1
+        self.full = self._left <= 0
         return True
-
-    @property
-    def full(self) -> bool:
-        return self._left <= 0
 
 
 class _Network:
     """Every datacenter by itself; one that is filled is dropped."""
 
-    __slots__ = ("_met", "_nodes", "_open")
+    __slots__ = ("_known", "_met", "_open", "_place", "full")
 
-    def __init__(self, replication: Replication, ring: Ring) -> None:
-        self._nodes = ring.nodes
+    def __init__(self, limits: Mapping[str, Limits], ring: Ring) -> None:
+        self._known, self._place = ring.known_places, ring.place
         self._met: set[NodeId] = set()
-        self._open = {
-            local.datacenter: _Local(local, ring.census[local.datacenter])
-            for local in replication.datacenters
-            if ring.census.get(local.datacenter)
-        }
-        for name, local in list(self._open.items()):
-            if local.left <= 0:
-                del self._open[name]
+        self._open = {name: _Local(*limit) for name, limit in limits.items()}
+        self.full = not self._open
 
     def offer(self, node: NodeId) -> bool:
-        found = self._nodes[node]
-        local = self._open.get(found.datacenter)
-        if local is None or node in self._met:
+        if node in self._met:
+            return False
+        datacenter, rack = self._known.get(node) or self._place(node)
+        local = self._open.get(datacenter)
+        if local is None:
             return False
         self._met.add(node)
-        taken = local.offer(found.rack)
+        taken = local.offer(rack)
         if local.left == 0:
-            del self._open[found.datacenter]
+            del self._open[datacenter]
+            self.full = not self._open
         return taken
 
-    @property
-    def full(self) -> bool:
-        return not self._open
+
+def _limits_of(local: DatacenterReplication, racks: Mapping[str, int]) -> Limits:
+    """``racks``: how many nodes each has."""
+    listed = frozenset(local.racks)
+    if listed:
+        return len(listed.intersection(racks)), 0, listed
+    return min(local.factor, sum(racks.values())), max(0, local.factor - len(racks)), listed
 
 
 class _Local:
@@ -239,15 +250,11 @@ class _Local:
 
     __slots__ = ("_listed", "_racks", "_repeats", "left")
 
-    def __init__(self, local: DatacenterReplication, racks: Mapping[str, int]) -> None:
-        self._listed = frozenset(local.racks)
+    def __init__(self, left: int, repeats: int, listed: frozenset[str]) -> None:
+        self.left = left
+        self._repeats = repeats
+        self._listed = listed
         self._racks: set[str] = set()
-        if self._listed:
-            self.left = len(self._listed.intersection(racks))
-            self._repeats = 0
-        else:
-            self.left = min(local.factor, sum(racks.values()))
-            self._repeats = max(0, local.factor - len(racks))
 
     def offer(self, rack: str) -> bool:
         if rack not in self._racks and (not self._listed or rack in self._listed):

@@ -44,6 +44,14 @@ def changed_map(owners: Map[Token, NodeId], gone: Iterable[Token], come: Mapping
     return changed
 
 
+def merged(tokens: Iterable[Token], others: Iterable[Token]) -> list[Token]:
+    """Ascending ``tokens`` with others that are not among them: a copy, nothing is sorted."""
+    after = list(tokens)
+    for token in others:
+        insort(after, token)
+    return after
+
+
 def with_tokens(
     tokens: Sequence[Token], owners: Mapping[Token, NodeId], gone: Iterable[Token], come: Mapping[Token, NodeId]
 ) -> Ordered:

@@ -1,0 +1,163 @@
+"""Long tuples of which each state changes a little: in blocks, which states share.
+
+A large cluster has sixteen thousand ranges under each setting, and a step of an operation changes a hundred of them: to
+copy all the others costs more than the step. ``Blocks`` stands where a tuple does and is equal to it, with the same
+encoding and digest. A change copies the list of blocks and those blocks that it reaches; what it does not reach is
+shared, block by block. Blocks have at most ``BLOCK_MAX`` items; a block that grows beyond is cut.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, chain
+from typing import Final, TypeVar, cast, overload
+
+T = TypeVar("T")
+
+BLOCK: Final = 64
+"""Items of a block that is cut."""
+
+BLOCK_MAX: Final = 2 * BLOCK
+BLOCKS_FROM: Final = 8 * BLOCK
+"""Fewer items are copied as quickly."""
+
+
+class Blocks(Sequence[T]):
+    """Items in their order. Nobody changes ``blocks``, none of which is empty."""
+
+    __slots__ = ("_starts", "blocks")
+
+    def __init__(self, blocks: Iterable[tuple[T, ...]]) -> None:
+        self.blocks = tuple(blocks)
+        self._starts = (0, *accumulate(map(len, self.blocks)))
+        assert all(self.blocks), "a block has items"
+
+    def _place(self, at: int) -> tuple[int, int]:
+        """Which block has the item, and where that block begins."""
+        if not 0 <= at < len(self):
+            raise IndexError(at)
+        number = bisect_right(self._starts, at) - 1
+        return number, self._starts[number]
+
+    def picked(self, places: Iterable[int]) -> list[T]:
+        """The items at these places, which ascend."""
+        found: list[T] = []
+        block: tuple[T, ...] = ()
+        start = stop = 0
+        for at in places:
+            if at >= stop:
+                number, start = self._place(at)
+                block = self.blocks[number]
+                stop = start + len(block)
+            assert at >= start, "places ascend"
+            found.append(block[at - start])
+        return found
+
+    def with_items(self, places: Iterable[int], items: Iterable[T]) -> Blocks[T]:
+        """With other ``items`` at these places, which ascend."""
+        blocks = list(self.blocks)
+        block: list[T] = []
+        number = start = stop = 0
+        for at, item in zip(places, items, strict=True):
+            if at >= stop:
+                if stop:
+                    blocks[number] = tuple(block)
+                number, start = self._place(at)
+                block = list(blocks[number])
+                stop = start + len(block)
+            assert at >= start, "places ascend"
+            block[at - start] = item
+        if stop:
+            blocks[number] = tuple(block)
+        assert len(blocks) == len(self.blocks), "items change, not their number"
+        changed: Blocks[T] = Blocks.__new__(Blocks)
+        changed.blocks, changed._starts = tuple(blocks), self._starts
+        return changed
+
+    def with_more(self, places: Iterable[int], instead: Iterable[Sequence[T]]) -> Blocks[T]:
+        """With some items, at least one, ``instead`` of that at each of these places, which ascend."""
+        blocks: dict[int, list[T]] = {}
+        number = start = stop = grown = 0
+        for at, items in zip(places, instead, strict=True):
+            assert items, "something is there"
+            if at >= stop:
+                number, start = self._place(at)
+                blocks[number] = list(self.blocks[number])
+                stop, grown = start + len(self.blocks[number]), 0
+            place = at - start + grown
+            blocks[number][place : place + 1] = items
+            grown += len(items) - 1
+        return Blocks(
+            chain.from_iterable(
+                _cut(blocks[number]) if number in blocks else (block,) for number, block in enumerate(self.blocks)
+            )
+        )
+
+    def __len__(self) -> int:
+        return self._starts[-1]
+
+    @overload
+    def __getitem__(self, at: int) -> T: ...
+    @overload
+    def __getitem__(self, at: slice) -> tuple[T, ...]: ...
+    def __getitem__(self, at: int | slice) -> T | tuple[T, ...]:
+        if isinstance(at, slice):
+            return tuple(self)[at]
+        number, start = self._place(at + len(self) if at < 0 else at)
+        return self.blocks[number][at - start if at >= 0 else at + len(self) - start]
+
+    def __iter__(self) -> Iterator[T]:
+        return chain.from_iterable(self.blocks)
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Blocks):
+            return self.blocks == other.blocks or tuple(self) == tuple(other)
+        return tuple(self) == other if isinstance(other, tuple) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))
+
+
+def in_blocks(items: Sequence[T]) -> tuple[T, ...]:
+    """The items, by the type of what they stand for; in blocks if they are many."""
+    if not isinstance(items, Blocks) and len(items) >= BLOCKS_FROM:
+        items = Blocks(tuple(items[at : at + BLOCK]) for at in range(0, len(items), BLOCK))
+    return cast(tuple[T, ...], items if isinstance(items, Blocks) else tuple(items))
+
+
+def picked(items: Sequence[T], places: Sequence[int]) -> list[T]:
+    """The items at these places, which ascend."""
+    return items.picked(places) if isinstance(items, Blocks) else [items[at] for at in places]
+
+
+def with_items(items: Sequence[T], places: Sequence[int], others: Sequence[T]) -> tuple[T, ...]:
+    """With ``others`` at these places, which ascend."""
+    items = in_blocks(items)
+    if isinstance(items, Blocks):
+        return in_blocks(items.with_items(places, others))
+    changed = list(items)
+    for at, item in zip(places, others, strict=True):
+        changed[at] = item
+    return tuple(changed)
+
+
+def with_more(items: Sequence[T], places: Sequence[int], instead: Sequence[Sequence[T]]) -> tuple[T, ...]:
+    """With some items ``instead`` of that at each of these places, which ascend."""
+    items = in_blocks(items)
+    if isinstance(items, Blocks):
+        return in_blocks(items.with_more(places, instead))
+    changed = list(items)
+    for at, more in zip(reversed(places), reversed(instead), strict=True):
+        changed[at : at + 1] = more
+    return tuple(changed)
+
+
+def _cut(items: list[T]) -> Iterable[tuple[T, ...]]:
+    """One block, or several if it has become too long."""
+    if len(items) <= BLOCK_MAX:
+        return (tuple(items),)
+    return (tuple(items[at : at + BLOCK]) for at in range(0, len(items), BLOCK))

@@ -1,0 +1,110 @@
+"""Blocks are the tuple that they stand for, whatever is changed in them, and share what is not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ringlog.kernel import blocks
+from ringlog.kernel.blocks import Blocks, in_blocks, picked, with_items, with_more
+from ringlog.kernel.digester import Digester
+from ringlog.kernel.encoding import digest, encode
+from tests.kernel.ownership.rings import a_cluster
+
+COUNT = 4_000
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "BLOCK", 3)
+    monkeypatch.setattr(blocks, "BLOCK_MAX", 5)
+    monkeypatch.setattr(blocks, "BLOCKS_FROM", 2)
+
+
+def held(items: Sequence[int]) -> Blocks[int]:
+    found: object = in_blocks(items)
+    assert isinstance(found, Blocks)
+    return found
+
+
+steps = st.lists(
+    st.tuples(st.booleans(), st.lists(st.tuples(st.integers(0, 10**6), st.integers(1, 4)), max_size=6)), max_size=6
+)
+
+
+@settings(deadline=None)
+@given(st.integers(2, 40), steps)
+def test_they_are_the_tuple_after_every_change(count: int, changes: list[tuple[bool, list[tuple[int, int]]]]) -> None:
+    plain, found = tuple(range(count)), held(range(count))
+    fresh = iter(range(100, 10_000))
+    for grows, given_places in changes:
+        sizes = {place % len(plain): size for place, size in given_places}
+        places = sorted(sizes)
+        assert picked(found, places) == [plain[at] for at in places]
+        if grows:
+            instead = [[next(fresh) for _ in range(sizes[at])] for at in places]
+            found = held(with_more(found, places, instead))
+            parts = dict(zip(places, instead, strict=True))
+            plain = tuple(item for at, old in enumerate(plain) for item in parts.get(at, [old]))
+        else:
+            others = [next(fresh) for _ in places]
+            found = held(with_items(found, places, others))
+            parts_ = dict(zip(places, others, strict=True))
+            plain = tuple(parts_.get(at, old) for at, old in enumerate(plain))
+        check(found, plain)
+        assert all(0 < len(block) <= 5 for block in found.blocks)
+
+
+def check(found: Blocks[int], plain: tuple[int, ...]) -> None:
+    assert found == plain == found
+    assert (len(found), tuple(found), hash(found), repr(found)) == (len(plain), plain, hash(plain), repr(plain))
+    assert [found[at] for at in range(-len(plain), len(plain))] == [*plain, *plain]
+    assert found[1:-1] == plain[1:-1]
+    assert encode(found) == encode(plain)
+    assert found != (*plain, 0)
+    for at in (len(plain), -len(plain) - 1):
+        with pytest.raises(IndexError):
+            found[at]
+
+
+def test_few_are_a_plain_tuple_and_change_the_same_way() -> None:
+    assert type(in_blocks([7])) is tuple
+    assert with_items((7,), [0], [8]) == (8,)
+    assert with_more((7,), [0], [(8, 9)]) == (8, 9)
+
+
+def test_blocks_cut_elsewhere_are_equal() -> None:
+    one, other = Blocks([(1, 2), (3,)]), Blocks([(1,), (2, 3)])
+    assert one == other
+    assert hash(one) == hash(other)
+    assert one != Blocks([(1, 2), (4,)])
+
+
+def test_what_a_change_does_not_reach_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    before = held(range(COUNT))
+    for after in (held(with_items(before, [70], [-1])), held(with_more(before, [70], [(-1, -2)]))):
+        pairs = list(zip(before.blocks, after.blocks, strict=True))
+        assert [at for at, (old, new) in enumerate(pairs) if old is not new] == [70 // blocks.BLOCK]
+    grown = before
+    for _ in range(3 * blocks.BLOCK):
+        grown = held(with_more(grown, [70], [(0, 1)]))
+    assert max(map(len, grown.blocks)) <= blocks.BLOCK_MAX
+
+
+def test_a_state_with_blocks_has_the_digest_that_it_had() -> None:
+    state = a_cluster({"A": [100, 400], "B": [200], "C": [300]})
+    digester = Digester()
+    expected = digest(state)
+    assert digester.digest(state) == expected
+    for key, placement in state.placements.items():
+        packed = type(placement)(key, in_blocks(placement.ranges), placement.ends)
+        assert isinstance(packed.ranges, Blocks)
+        state = replace(state, placements=state.placements.set(key, packed))
+    assert digest(state) == expected
+    assert digester.digest(state) == expected
+    assert Digester().digest(state) == expected
