@@ -261,8 +261,8 @@ def _apply(
             read = _without(read, leave_read)
         for node in enter_read:
             read = _among(read, write, newcomers[node])
-        if leave_write:
-            assert not [member for member in read if member.node in leave_write], "readers are writers"
+        for member in read if leave_write else ():
+            assert member.node not in leave_write, "readers are writers"
         changed.append(_new_group(start, end, read, write, epoch))
     assert len(changed) == len(places), "each range is changed once"
     return Placement(placement.key, with_items(placement.ranges, places, changed), ends)
@@ -283,6 +283,11 @@ def _among(read: tuple[Replica, ...], write: tuple[Replica, ...], replica: Repli
 
 
 def _without(group: tuple[Replica, ...], removed: Nodes) -> tuple[Replica, ...]:
-    kept = tuple([replica for replica in group if replica.node not in removed])
-    assert len(kept) == len(group) - len(removed), "only members leave a group"
-    return kept
+    for node in removed:
+        for at, member in enumerate(group):
+            if member.node == node:
+                group = group[:at] + group[at + 1 :]
+                break
+        else:
+            raise AssertionError("only members leave a group")
+    return group
