@@ -63,6 +63,7 @@ def check(found: Blocks[int], plain: tuple[int, ...]) -> None:
     assert found == plain == found
     assert (len(found), tuple(found), hash(found), repr(found)) == (len(plain), plain, hash(plain), repr(plain))
     assert [found[at] for at in range(-len(plain), len(plain))] == [*plain, *plain]
+    assert [found.at_place(at) for at in range(len(plain))] == [*plain]
     assert found[1:-1] == plain[1:-1]
     assert encode(found) == encode(plain)
     assert found != (*plain, 0)

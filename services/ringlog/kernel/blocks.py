@@ -104,8 +104,15 @@ class Blocks(Sequence[T]):
     def __getitem__(self, at: int | slice) -> T | tuple[T, ...]:
         if isinstance(at, slice):
             return tuple(self)[at]
-        number, start = self._place(at + len(self) if at < 0 else at)
-        return self.blocks[number][at - start if at >= 0 else at + len(self) - start]
+        if at < 0:
+            at += len(self)
+        number, start = self._place(at)
+        return self.blocks[number][at - start]
+
+    def at_place(self, at: int) -> T:
+        """The item at a place that is there: every request looks its range up."""
+        number = bisect_right(self._starts, at) - 1
+        return self.blocks[number][at - self._starts[number]]
 
     def __iter__(self) -> Iterator[T]:
         return chain.from_iterable(self.blocks)
