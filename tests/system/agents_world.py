@@ -30,6 +30,26 @@ T = TypeVar("T")
 DEADLINE_S = 120.0
 LOOK_S = 0.05
 SESSION_TIMEOUT_S = 2
+AGENT = "-m", "ringlog.agents"
+DYING = """
+import importlib, os, signal, sys
+from ringlog.agents.worker import run
+
+_, module, owner, name, left, role = sys.argv
+found = importlib.import_module(module)
+found = getattr(found, owner) if owner else found
+real, count = getattr(found, name), int(left)
+
+def step(*arguments, **options):
+    global count
+    count -= 1
+    if count < 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return real(*arguments, **options)
+
+setattr(found, name, step)
+run(role)
+"""
 
 
 def until(condition: Callable[[], T | None], what: str, deadline_s: float = DEADLINE_S) -> T:
@@ -57,11 +77,13 @@ def figures(exposition: str, labels: dict[str, str]) -> dict[str, float]:
 
 
 class AgentProcess:
-    """One agent's process. ``prefix``: begins its command line."""
+    """One agent's process. ``prefix``: begins its command line; ``program``: what Python runs, with the role."""
 
-    def __init__(self, role: str, environment: dict[str, str], prefix: Sequence[str] = ()) -> None:
+    def __init__(
+        self, role: str, environment: dict[str, str], prefix: Sequence[str] = (), program: Sequence[str] = AGENT
+    ) -> None:
         self.role = role
-        command = [*prefix, sys.executable, "-m", "ringlog.agents", role]
+        command = [*prefix, sys.executable, *program, role]
         self.process = subprocess.Popen(command, env=environment)
 
     def send(self, number: int) -> None:
@@ -123,9 +145,9 @@ class AgentsWorld:
             agent.stop()
         self.client.close()
 
-    def spawn(self, role: str) -> AgentProcess:
+    def spawn(self, role: str, program: Sequence[str] = AGENT) -> AgentProcess:
         """Start an agent; it stands by while another one of its role works."""
-        agent = AgentProcess(role, self.environment, self._prefix(role))
+        agent = AgentProcess(role, self.environment, self._prefix(role), program)
         self._agents.append(agent)
         return agent
 
@@ -150,6 +172,13 @@ class AgentsWorld:
         for role in roles:
             self.await_term(role, before[role] + 1)
         return agents
+
+    def start_dying(self, role: str, module: str, owner: str, name: str, left: int = 0) -> AgentProcess:
+        """As ``start``, one that SIGKILL ends when it has called a function so often, and calls it once more."""
+        before = self.term(role)
+        agent = self.spawn(role, ("-c", DYING, module, owner, name, str(left)))
+        self.await_term(role, before + 1)
+        return agent
 
     def term(self, role: str) -> int:
         found = self.state.terms.get(role)

@@ -81,16 +81,7 @@ class World:
 
     def snapshot(self) -> StoredSnapshot:
         """A new one, which the log knows to be confirmed and archived."""
-        with closing(open_snapshots(*self.place)) as topic:
-            head = taken(self.agents, topic).head
-
-        def is_known(state: ClusterState) -> bool:
-            bound = state.log_bounds.get(ARCHIVED)
-            marks = [one.epoch for one in confirmed_snapshots(state)]
-            return head.epoch in marks and bound is not None and bound.epoch >= head.epoch
-
-        self.agents.client.replica.wait_for(is_known, DEADLINE_S, "a snapshot that the log knows of")
-        return head
+        return known_snapshot(self.agents)
 
     def begin_offset(self) -> int:
         with closing(KafkaLog(*self.place)) as log:
@@ -102,6 +93,20 @@ class World:
         ended = CliRunner().invoke(app, [*words, *where])
         assert ended.exit_code == status, (words, ended.output)
         return [json.loads(line) for line in ended.stdout.splitlines()]
+
+
+def known_snapshot(agents: AgentsWorld) -> StoredSnapshot:
+    """A new one, which the log knows to be confirmed and archived."""
+    with closing(open_snapshots(agents.stack.bootstrap_servers, agents.cluster)) as topic:
+        head = taken(agents, topic).head
+
+    def is_known(state: ClusterState) -> bool:
+        bound = state.log_bounds.get(ARCHIVED)
+        marks = [one.epoch for one in confirmed_snapshots(state)]
+        return head.epoch in marks and bound is not None and bound.epoch >= head.epoch
+
+    agents.client.replica.wait_for(is_known, DEADLINE_S, "a snapshot that the log knows of")
+    return head
 
 
 @pytest.fixture

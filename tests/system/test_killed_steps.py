@@ -1,0 +1,72 @@
+"""Keeper and publisher are ended by SIGKILL before each durable step of a snapshot and of a truncation."""
+
+from __future__ import annotations
+
+import signal
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from tests.system.agents_world import DEADLINE_S, AgentsWorld, until
+from tests.system.test_truncation import known_snapshot
+
+from ringlog.client.results import AppliedResult
+from ringlog.kernel.commands.snapshots import TakeSnapshot
+from ringlog.kernel.commands.truncation import TruncateLog
+from ringlog.kernel.encoding import digest
+from ringlog.kernel.values import Command
+from ringlog.log.archive import Archive, whole
+from ringlog.log.folding import follow
+from ringlog.log.kafka import KafkaLog
+from ringlog.stack import StackInfo
+
+pytestmark = [pytest.mark.system, pytest.mark.slow]
+
+TOPIC = "ringlog.log.beginning", "SnapshotTopic"
+SUBMITS = "ringlog.agents.snapshots", "SnapshotThread", "_submit_once"
+SNAPSHOT: tuple[tuple[str, str, str, str, int], ...] = (
+    ("keeper", *TOPIC, "_put", 0),  # the first chunk
+    ("keeper", *TOPIC, "_put", 1),  # the head
+    ("publisher", *TOPIC, "confirm", 0),
+    ("publisher", *SUBMITS, 0),  # that it is confirmed
+    ("keeper", "ringlog.log.archive", "Archive", "_write", 0),
+    ("keeper", *SUBMITS, 0),  # that it is archived
+)
+"""Role, and the function before whose call it dies, after so many."""
+
+
+@pytest.mark.soak("tests/sim, profile truncation, which kills agents between any two steps; a release runs this")
+def test_whoever_comes_next_has_a_whole_snapshot_and_truncates(
+    stack: StackInfo, cluster_name: str, tmp_path: Path
+) -> None:
+    agents = AgentsWorld(stack, cluster_name, tmp_path)
+    agents.environment["RINGLOG_ARCHIVE"] = str(tmp_path / "archive")
+    try:
+        agents.start_all("validator", "publisher", "keeper")
+        head = known_snapshot(agents)
+        for role, *step in SNAPSHOT:
+            agents.running(role).kill()
+            dying = agents.start_dying(role, *step)
+            _submit(agents, TakeSnapshot())
+            assert dying.exit_code() == -signal.SIGKILL, step
+            agents.start(role)
+            head = known_snapshot(agents)
+
+        agents.running("keeper").kill()
+        dying = agents.start_dying("keeper", "ringlog.agents.shells.keeper", "", "delete_entries")
+        _submit(agents, TruncateLog(head.epoch))
+        assert dying.exit_code() == -signal.SIGKILL
+        with closing(KafkaLog(stack.bootstrap_servers, cluster_name)) as log:
+            assert log.begin_offset() == 0
+            agents.start("keeper")
+            until(lambda: log.begin_offset() == head.position - 1, "the next keeper to have the entries deleted")
+            state = agents.client.read_barrier(DEADLINE_S)
+            *_, last = follow(whole(log, Archive(tmp_path / "archive")))
+        assert last.after.epoch >= state.epoch
+        assert digest(agents.client.read_barrier(DEADLINE_S)) == digest(last.after)
+    finally:
+        agents.close()
+
+
+def _submit(agents: AgentsWorld, command: Command) -> None:
+    assert isinstance(agents.client.submit(command, timeout_s=DEADLINE_S), AppliedResult)
