@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from ringlog.kernel.generations.describe import generate
 from ringlog.kernel.generations.statements import TableShape
 from ringlog.kernel.state import Generation, Node
-from ringlog.wire import canonical
+from ringlog.wire import reading
 from ringlog.wire.records import (
     Bounds,
     Cell,
@@ -343,7 +343,7 @@ def test_numbers_are_those_of_the_strict_reader(fields: list[bytes]) -> None:
     numbers = cursor.number()
     for index, field in enumerate(fields):
         try:
-            number, at = canonical.number_at(field, 0)
+            number, at = reading.number_at(field, 0)
         except (IndexError, ValueError):
             assert not cursor.sound[index]
         else:

@@ -16,7 +16,7 @@ from ringlog.log.errors import LogError
 from ringlog.log.port import MetadataLog
 from ringlog.log.replica import LogReplica
 from ringlog.protocol import commit as protocol
-from ringlog.protocol.effects import Barrier, Now, Steps
+from ringlog.protocol.effects import FOREVER, Barrier, Now, Steps
 from ringlog.protocol.fates import EntryChain, Fate, all_final, fates, open_entries
 
 
@@ -63,7 +63,7 @@ def settle(
     metadata: MetadataLog, replica: LogReplica, author: Author, chain: EntryChain, *, timeout_s: float = 30.0
 ) -> Committed:
     """Make every fate of the chain final without sending its entries again. Raises FateOpen (of a Noop)."""
-    return _fates_of(metadata, replica, _settled(author, chain, micros(timeout_s)))
+    return _fates_of(metadata, replica, settling(author, chain, micros(timeout_s)))
 
 
 def _fates_of(metadata: MetadataLog, replica: LogReplica, steps: Steps[tuple[Fate, ...]]) -> Committed:
@@ -75,7 +75,7 @@ def _fates_of(metadata: MetadataLog, replica: LogReplica, steps: Steps[tuple[Fat
     return Committed(judged, replica.state.epoch)
 
 
-def _settled(author: Author, chain: EntryChain, patience: Micros) -> Steps[tuple[Fate, ...]]:
+def settling(author: Author, chain: EntryChain, patience: Micros = FOREVER) -> Steps[tuple[Fate, ...]]:
     """Make every fate of the chain final without sending its entries again: a Noop takes the place of the first open
     one.
 

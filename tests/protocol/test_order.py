@@ -41,6 +41,7 @@ from ringlog.runtime.clock import ManualClock
 from ringlog.runtime.draw import SeededDraw
 from ringlog.wire.entries import EncodedEntry, decode_entry
 from tests.agents.world import BAD, GOOD, NOW, World
+from tests.log.committing import settling
 
 QUIET = (Newest, Now, WallClock)
 
@@ -213,6 +214,10 @@ def test_what_was_lost_is_sent_again_until_patience_ends() -> None:
     notes.lost_appends = 10
     with pytest.raises(Undecided):
         notes.run(commit(lost, patience=1_200_000))
+    notes.lost_appends = 0
+    author = Author("me", ManualClock(NOW), SeededDraw(b"settler"))
+    assert notes.run(settling(author, lost)) == (Fate.LOST,)
+    assert world.land(lost.entries[0]) is not OutcomeKind.APPLIED, "the Noop is in its place"
 
 
 def test_what_cannot_be_decided_is_said() -> None:

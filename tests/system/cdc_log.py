@@ -12,6 +12,7 @@ from dataclasses import replace
 from confluent_kafka import Producer, TopicPartition
 from tests.cdc.partitions import cdc_partition
 from tests.system.cdc_world import SEED, World, now_us
+from tests.time_uuids import timeuuid
 
 from ringlog.kernel.changes import diff
 from ringlog.kernel.commands.cdc import CloseCdcGeneration
@@ -23,7 +24,6 @@ from ringlog.kernel.state import EMPTY_STATE, ClusterState
 from ringlog.kernel.values import Position
 from ringlog.log.topics import admin_client, topic_name
 from ringlog.wire.changes import encode_change_record
-from ringlog.wire.ids import timeuuid
 from ringlog.wire.records import CdcRow, Cell, encode_cdc_row
 
 CDC_PARTITIONS = 8

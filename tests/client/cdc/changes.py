@@ -9,8 +9,8 @@ from ringlog.client.cdc.rows import CdcChange, TableTypes, change_of
 from ringlog.kernel.changes import TableChange
 from ringlog.kernel.schema.types import serialize
 from ringlog.kernel.values import CdcOptions, Column
-from ringlog.wire.ids import timeuuid
 from ringlog.wire.records import CdcRow, Cell
+from tests.time_uuids import timeuuid
 
 AT = 1_700_000_000_123_456
 STREAM = bytes.fromhex("80800000000000001facbbb618000011")

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from random import Random
 
 from ringlog.client.cdc.generations import Generations, KnownGeneration
-from ringlog.wire.ids import timeuuid
 from ringlog.wire.records import CdcRow
+from tests.time_uuids import timeuuid
 
 CDC_PARTITIONS, SOURCES = 3, 2
 GENERATION_US = 100
