@@ -12,7 +12,7 @@ from ringlog.cache.port import WriteOutcome
 from ringlog.cache.projection import CacheDelta, Full
 from ringlog.kernel.changes import EpochChange
 from ringlog.kernel.commands.cluster import Noop, TakeOver
-from ringlog.kernel.outcome import Entry
+from ringlog.kernel.outcome import Entry, OutcomeKind
 from ringlog.kernel.state import EMPTY_STATE, ClusterState
 from ringlog.log.author import Author
 from ringlog.protocol.answers import AppliedResult, RejectedResult
