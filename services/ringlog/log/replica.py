@@ -310,9 +310,7 @@ class LogReplica:
         return True
 
     def _arriving(self, tail: LogTail) -> Iterator[LogRecord]:
-        """The records as they come; after each batch its end is published. Where nothing came nobody is woken: a broker
-        says after each batch that the log ends there.
-        """
+        """The records as they come. After a batch its end is published, not where a broker just says: that is all."""
         while not self._is_over():
             records = tail.poll(POLL_S)
             for record in records:
