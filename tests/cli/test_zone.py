@@ -134,6 +134,8 @@ def test_a_move_is_cancelled_once_and_only_the_one_that_is_meant(client: Client)
     (row,) = shown("show", "z")["partitions"]
     assert row["cancel"] == {"old": ["A", "B"], "new": ["C", "D"]}
     assert row["waits"] == "for its group to return to A, B; not yet: A, B"
+    assert row["cancelled"] == "too slow"
+    assert "its last step is cancelled: too slow" in " ".join(run("show", "z")[1].split())
     assert run("cancel", "z", "0")[0] == 0, "again changes nothing"
 
 
@@ -145,6 +147,7 @@ def test_partitions_that_lost_their_majority_begin_anew(client: Client) -> None:
         client.submit(DeclareDown(name, "burnt"))
     assert "ringlog zone reset" in shown("show", "z")["partitions"][0]["waits"]
     assert shown("reset", "z", "0")["outcome"] == "applied"
+    assert shown("reset", "z", "--admit-loss")["outcome"] == "applied", "whatever it loses"
     head = one(client).pending[0]
     assert head.forced
     client.submit(SwitchStable("z", 0, head.nodes, (), one(client).revisions))

@@ -314,7 +314,7 @@ PLANTED: dict[str, Planted] = {
     "zone_plans": ("zoned", lambda s: _zone_partition(s, pending=(), planned=s.zone_partitions["z/0"].stable)),
     "zone_roles": ("zoned", lambda s: _zone_partition(s, stable=ZoneStep((NODES[0],), forced=True))),
     "zone_revisions": ("zoned", lambda s: _zone_partition(s, change=s.epoch + 1)),
-    "zone_keyspaces": ("placed", lambda s: replace(s, zones=s.zones.set("z", replace(s.zones["z"], mode="weak")))),
+    "zone_keyspaces": ("placed", lambda s: replace(s, zones=s.zones.set("z", replace(s.zones["z"], partitions=9)))),
     "zone_tablets": ("placed", lambda s: _zone_partition(s, reached=ZoneStep((NODES[2],)))),
     "service": ("quiet", lambda s: replace(s, service=Map({JOINING: ServiceMember(JOINING, "member", 3)}))),
     "service_goal": ("quiet", lambda s: replace(s, service_goal=ServiceGoal(3, automatic=True))),

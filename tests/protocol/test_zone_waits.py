@@ -81,7 +81,7 @@ def test_a_majority_that_is_lost_is_reset_by_the_zone_itself_or_is_stuck() -> No
         assert found(done(state, *down("ABC"))) == {"voters": True}, "nobody survives"
         forced = done(done(state, *down("AB")), reset(done(state, *down("AB")), {"C": 1}))
         assert found(forced) == {"step": False}
-        assert found(done(forced, *down("C"))) == {"answers": True}
+        assert found(done(forced, *down("C"))) == {"voters": True, "answers": True}
 
 
 def test_data_that_may_begin_are_on_their_way_or_cannot_come() -> None:

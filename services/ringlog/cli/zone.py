@@ -103,6 +103,8 @@ def show(context: ClusterContext, zone: Name) -> Iterator[Any]:
         planned = ", ".join(row["planned"] or ())
         since = f"; since {when(row['at'])}" if row["at"] is not None else ""
         waits = f"{row['waits']}{since}" if row["waits"] else ""
+        if row["cancelled"]:
+            waits = "; ".join(filter(None, (waits, f"its last step is cancelled: {row['cancelled']}")))
         rows.append((str(row["partition"]), row["state"], ", ".join(row["stable"]), steps, planned, waits))
     show_table(("partition", "state", "stable", "pending", "planned", "waits"), rows)
 
@@ -126,9 +128,13 @@ def plan(context: ClusterContext, zone: Name) -> Iterator[Any]:
 def reset(
     zone: Name,
     partitions: Annotated[list[int] | None, typer.Argument(metavar="[PARTITION...]", help="None: all in need.")] = None,
+    admit_loss: Annotated[
+        bool,
+        typer.Option("--admit-loss", help="Also if that may lose something; without it the refusal says what."),
+    ] = False,
 ) -> Intent:
     """Let partitions that have lost their majority begin anew from a survivor. What only others had is lost."""
-    return _given("ResetPartitions", zone, partitions=partitions)
+    return _given("ResetPartitions", zone, partitions=partitions, admits_loss=admit_loss or None)
 
 
 @app.command("restart")

@@ -35,6 +35,7 @@ from typing import Final
 
 from ringlog.kernel.commands.keyspaces import REPLICATION_BYTES_MAX
 from ringlog.kernel.commands.rebalances import (
+    REASON_LENGTH_MAX,
     CancelRebalance,
     FinishCancel,
     ResetPartitions,
@@ -162,8 +163,8 @@ _PARTITION, _NAMED = 512, 64
 configuration.
 """
 
-_PARTITION_MOST = _PARTITION + 26 * _NAMED * (REPLICAS_MAX + 1)
-"""What a partition weighs at most: 24 configurations, nodes to take out and to put back."""
+_PARTITION_MOST = _PARTITION + 26 * _NAMED * (REPLICAS_MAX + 1) + 4 * REASON_LENGTH_MAX
+"""What a partition weighs at most: 24 configurations, nodes to take out and to put back, a reason."""
 
 
 def weight_of_partition(partition: ZonePartition) -> int:
@@ -173,7 +174,7 @@ def weight_of_partition(partition: ZonePartition) -> int:
     if partition.cancel is not None:
         steps += [partition.cancel.old, partition.cancel.new]
     named = len(partition.reduce) + len(partition.append)
-    return _PARTITION + _NAMED * (named + len(steps) + sum([len(one.nodes) for one in steps]))
+    return _PARTITION + _text(partition.reason) + _NAMED * (named + len(steps) + sum([len(one.nodes) for one in steps]))
 
 
 def changed_partitions(before: ClusterState, after: ClusterState, command: Command) -> Iterable[ZonePartition]:

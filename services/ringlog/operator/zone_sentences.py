@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from ringlog.kernel.state import ClusterState
-from ringlog.kernel.zones.data import keyspaces_in
 from ringlog.kernel.zones.distribution import is_alive
 from ringlog.kernel.zones.model import ZonePartition
 from ringlog.kernel.zones.resets import has_quorum
+from ringlog.kernel.zones.salvage import may_lose
 from ringlog.operator.views import name_of
 from ringlog.protocol import zone_waits as waits
 from ringlog.protocol.zone_waits import ZoneWait
@@ -42,10 +42,11 @@ def _told(state: ClusterState, partition: ZonePartition, one: ZoneWait) -> str:
     who = _listed(state, one.nodes)
     match one.code:
         case waits.VOTERS:
-            return f"for a quorum of its voters: {who} are down; {_quorum_way(state, partition, one)}"
+            whom = "a quorum of its voters" if not _has_quorum(state, partition) else "a majority of who has its data"
+            return f"for {whom}: {who} are down; {_quorum_way(state, partition, one)}"
         case waits.ANSWERS:
             dead = _listed(state, (node for node in one.nodes if not is_alive(state, node)))
-            ends = partition.cancel is None and has_quorum(state, state.zones[partition.zone], partition)
+            ends = partition.cancel is None and _has_quorum(state, partition)
             way = "; ringlog zone cancel" if ends else ""
             return f"not yet: {who}" + (f", of which {dead} are down{way}" if dead else "")
         case waits.ROWS:
@@ -72,13 +73,16 @@ def _told(state: ClusterState, partition: ZonePartition, one: ZoneWait) -> str:
 
 
 def _quorum_way(state: ClusterState, partition: ZonePartition, one: ZoneWait) -> str:
-    zone = state.zones[partition.zone]
+    lost = may_lose(state, partition)
     if not one.is_stuck:
-        return "mode high_availability resets it"
-    if used := keyspaces_in(state, zone.name):
-        lost = f"drop what it lost (keyspaces {', '.join(used)}), then ringlog zone reset"
-        return f"bring them back; if they are lost for good, {lost}"
+        return "mode high_availability resets it" + (f", which may lose {lost}" if lost else "")
+    if lost:
+        return f"bring them back, or ringlog zone reset --admit-loss, which may lose {lost}"
     return "ringlog zone reset"
+
+
+def _has_quorum(state: ClusterState, partition: ZonePartition) -> bool:
+    return has_quorum(state, state.zones[partition.zone], partition)
 
 
 def _first(one: ZoneWait) -> str:

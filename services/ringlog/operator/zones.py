@@ -76,12 +76,13 @@ def full_view(state: ClusterState, zone: Zone, words: Words) -> Json:
     A partition is ``available`` (all voters are alive), ``degraded`` (a quorum is), ``read_only`` (some are) or
     ``unavailable``; a replica ``healthy``, ``initializing`` (it does not follow the pending step yet) or
     ``unavailable`` (declared down, or gone). It is ``stuck`` if only nodes that come back, or an operator, end what it
-    waits for (``protocol.zone_waits``).
+    waits for (``protocol.zone_waits``). ``cancelled``: why its last step was, or is being, undone.
     """
     rows = []
     for partition, shown in zip(partitions_of(state, zone), zone_view(state, zone)["partitions"], strict=True):
         learners = partition.stable.learners if partition.stable is not None else ()
         more: Json = {"learners": names(state, learners), "status": partition.status or None}
+        more["cancelled"] = partition.reason or None
         more |= {"change": partition.change, "state": _health(state, zone, partition)}
         more |= {"replicas": _replicas(state, partition, words)}
         found, since = waits_of(state, partition, words), _since(zone, partition)

@@ -7,8 +7,9 @@ A pure function of the state, of what nodes say of partitions (``protocol.zone_g
 command            when
 =================  ====================================================================================================
 SetDataNodes       a timer of the zone is over
-ResetPartitions    the zone is highly available, a partition has no quorum of voters alive, and each of its nodes that
-                   are alive has said what it has; not while it begins anew from a node that is alive
+ResetPartitions    the zone is highly available, a partition has no quorum of voters, or no majority of its data, alive,
+                   and each of its nodes that are alive has said what it has; not while it begins anew from a node that
+                   is alive
 FinishCancel       a cancel is open, and the step is applied (``already_new``), or undone (``rolled_back``)
 SwitchStable       the step is applied
 CancelRebalance    a node that the step brings in says that its replica can never follow it, or has left; or that node
@@ -37,6 +38,7 @@ from typing import Final
 
 from ringlog.kernel.commands.rebalances import (
     REASON_LENGTH_MAX,
+    SALVAGED_MAX,
     CancelRebalance,
     FinishCancel,
     ResetPartitions,
@@ -48,12 +50,12 @@ from ringlog.kernel.commands.zones import SetDataNodes
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Command, NodeId
 from ringlog.kernel.zones.change import partitions_of
-from ringlog.kernel.zones.data import awaits_step
+from ringlog.kernel.zones.data import awaits_step, maps_in
 from ringlog.kernel.zones.distribution import is_alive, targets
 from ringlog.kernel.zones.model import HIGH_AVAILABILITY, Zone, ZonePartition, partition_key
 from ringlog.kernel.zones.queue import is_same
 from ringlog.kernel.zones.rebalance import ALREADY_NEW, ROLLED_BACK
-from ringlog.kernel.zones.resets import AUTOMATIC, has_quorum, members
+from ringlog.kernel.zones.resets import AUTOMATIC, begins_anew, can_go_on, members, survives
 from ringlog.protocol.coordinator_core import Proposal, Refusal, is_accepted, proposal_of
 from ringlog.protocol.zone_groups import COPY, Words, awaited, causes, coming, failed, not_returned, session
 from ringlog.protocol.zone_rest import NOTHING_RESTS, RestingZones, rested
@@ -161,21 +163,18 @@ def _lost(known: RebalancerView, zone: Zone) -> ResetPartitions | None:
     if zone.mode != HIGH_AVAILABILITY:
         return None
     for partition in partitions_of(state, zone):
-        if partition.reached is None or has_quorum(state, zone, partition) or _begins_anew(state, partition):
+        if partition.reached is None or can_go_on(state, zone, partition) or begins_anew(state, partition):
             continue
         said = known.words.get(session(partition, COPY), {})
         alive = [node for node in partition.reached.nodes if is_alive(state, node)]
-        if alive and all(node in said for node in alive):
+        if survives(state, partition) and all(node in said for node in alive):
             numbers.append(partition.number)
             having = [node for node in members(partition) if node in said]
             copies += [ZoneCopy(partition.number, node, said[node].rows) for node in having]
+    tables = sum(1 for _ in maps_in(state, zone.name)) if numbers else 0
+    numbers = numbers[: max(1, SALVAGED_MAX // max(1, tables))]
+    copies = [one for one in copies if one.partition in numbers]
     return ResetPartitions(zone.name, tuple(numbers), AUTOMATIC, state.epoch, tuple(copies)) if numbers else None
-
-
-def _begins_anew(state: ClusterState, partition: ZonePartition) -> bool:
-    """True if its reset has begun, from a node that is alive."""
-    forced = bool(partition.pending) and partition.pending[0].forced
-    return forced and all(is_alive(state, node) for node in partition.pending[0].nodes)
 
 
 def _triggered(state: ClusterState, zone: Zone) -> TriggerRebalance | None:
@@ -190,7 +189,7 @@ def _triggered(state: ClusterState, zone: Zone) -> TriggerRebalance | None:
     older = [one for one in partitions if one.change < cause]
     if zone.mode != HIGH_AVAILABILITY:
         older = [one for one in older if not one.pending and gone(state, one)]
-    older = [one for one in older if has_quorum(state, zone, one)]
+    older = [one for one in older if can_go_on(state, zone, one)]
     if not older:
         return None
     wanted = targets(state, zone, [one.stable for one in older], [one.number for one in older])

@@ -4,7 +4,8 @@ simulated runs.
 ==========  ======================================================  ==================================================
 code        a partition waits for                                   it is stuck
 ==========  ======================================================  ==================================================
-voters      a quorum of the voters of its group                     unless its zone resets by itself, from who is alive
+voters      a quorum of the voters of its group, or a majority of    unless its zone resets by itself, from who is alive
+            those who have its data
 answers     words of nodes on its step, or on the way back          if too few of those who are asked are alive
 rows        nodes without which nobody knows every row of a tablet  always: they must come back
 room        nodes that must get a tablet, and are given none now    if one of them is down, or has left
@@ -22,14 +23,14 @@ gone        nothing: it is at rest, on nodes that have left         always: it w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from ringlog.kernel.commands.tablets import is_anywhere
 from ringlog.kernel.operations.failures import stopped_by
 from ringlog.kernel.operations.stages import in_flight
-from ringlog.kernel.state import ClusterState
+from ringlog.kernel.state import ClusterState, Operation
 from ringlog.kernel.tablets.admission import knows_every_row
 from ringlog.kernel.tablets.gates import awaited as awaited_by_tablet
 from ringlog.kernel.tablets.gates import must_report, waited_for
@@ -38,10 +39,10 @@ from ringlog.kernel.tablets.map import Tablet, TabletMap
 from ringlog.kernel.tablets.stages import nodes_of
 from ringlog.kernel.tablets.track import is_draining
 from ringlog.kernel.values import NodeId
-from ringlog.kernel.zones.data import elsewhere, goal_of, holders, takers
+from ringlog.kernel.zones.data import elsewhere, goal_of, holders, maps_in, takers
 from ringlog.kernel.zones.distribution import data_nodes, is_alive, targets
 from ringlog.kernel.zones.model import HIGH_AVAILABILITY, ZonePartition
-from ringlog.kernel.zones.resets import has_quorum
+from ringlog.kernel.zones.resets import begins_anew, can_go_on, has_quorum, members, survives
 from ringlog.protocol.tablet_steps import why_back
 from ringlog.protocol.zone_groups import Words, awaited, before, coming, not_returned
 from ringlog.protocol.zone_tablets import is_migration, next_ends
@@ -80,10 +81,13 @@ def waits_of(
 
 def _waits(state: ClusterState, one: ZonePartition, words: Words, has_tables: bool) -> Iterator[ZoneWait]:
     zone, goes_on = state.zones[one.zone], True
-    if one.reached is not None and not has_quorum(state, zone, one) and not _is_reset(one):
-        lost = tuple(node for node in one.reached.peers if not is_alive(state, node))
-        survives = any(is_alive(state, node) for node in one.reached.nodes)
-        yield ZoneWait(VOTERS, lost, is_stuck=zone.mode != HIGH_AVAILABILITY or not survives)
+    if one.reached is not None and not can_go_on(state, zone, one) and not begins_anew(state, one):
+        group = members(one) if has_quorum(state, zone, one) else one.reached.peers
+        lost = tuple(node for node in group if not is_alive(state, node))
+        resets = zone.mode == HIGH_AVAILABILITY and survives(state, one)
+        yield ZoneWait(VOTERS, lost, is_stuck=not resets)
+        if resets and (held := _held_up(state)) and any(True for _ in maps_in(state, one.zone)):
+            yield _waits_for(held)
         goes_on = False
     silent = silent_of(one, words)
     if silent:
@@ -141,8 +145,13 @@ def gone(state: ClusterState, partition: ZonePartition) -> tuple[NodeId, ...]:
     return tuple(node for node in nodes if state.nodes[node].state == "left")
 
 
-def _is_reset(partition: ZonePartition) -> bool:
-    return bool(partition.pending) and partition.pending[0].forced
+def _held_up(state: ClusterState) -> list[Operation]:
+    """The operations beside which no tablet may begin to move."""
+    return [other for other in in_flight(state) if not is_draining(state, other)]
+
+
+def _waits_for(held: Sequence[Operation]) -> ZoneWait:
+    return ZoneWait(OPERATION, what=tuple(other.id for other in held), is_stuck=any(map(stopped_by, held)))
 
 
 # ---------------------------------------------------------------------------------------------------------- data
@@ -184,9 +193,9 @@ def _data(state: ClusterState, one: ZonePartition) -> Iterator[ZoneWait]:
         yield ZoneWait(ROWS, tuple(sorted(unknown)), is_stuck=True)
     if full := _unfillable(state, one, [tablet for _, tablet in found]):
         yield ZoneWait(ROOM, full, is_stuck=not all(is_alive(state, node) for node in full))
-    held = [other for other in in_flight(state) if not is_draining(state, other)] if begin else []
+    held = _held_up(state) if begin else []
     if held:
-        yield ZoneWait(OPERATION, what=tuple(other.id for other in held), is_stuck=any(map(stopped_by, held)))
+        yield _waits_for(held)
     if moving:
         yield ZoneWait(TABLETS, tuple(sorted(dead)), tuple(moving), is_stuck=bool(dead))
     if begin and not held:

@@ -28,7 +28,17 @@ from ringlog.sim.imaging import changes
 from ringlog.sim.moving_tablets import KEYSPACE as IN_TABLETS
 from ringlog.sim.moving_tablets import table_in_tablets
 from ringlog.sim.prefix import spread_commands
-from ringlog.sim.rebalancing import BURST, PLACE, ROWS_FAIL, placed, whose_rows_fail
+from ringlog.sim.rebalancing import (
+    BURST,
+    OUTAGE,
+    PLACE,
+    RETURN,
+    ROWS_FAIL,
+    outage,
+    placed,
+    returning,
+    whose_rows_fail,
+)
 from ringlog.sim.rebalancing import KEYSPACE as IN_ZONE
 from ringlog.sim.script import APPLICATIONS, WRITER, Action
 
@@ -234,6 +244,10 @@ def _zone(run: Acted, number: int, kind: str) -> None:
     chance = Chance(run.world.seed, f"zones/{number}/{run.world.now}")
     if kind == PLACE:
         run.operator.images(placed(run.sim.log.state, chance))
+    elif kind == OUTAGE:
+        run.operator.images(outage(run.sim.log.state, chance))
+    elif kind == RETURN:
+        run.operator.images(returning(run.sim.log.state))
     elif kind == BURST:
         if run.producer.host.up:
             run.producer.tablet_burst(number, 2, IN_ZONE)

@@ -1,5 +1,6 @@
 """Zones in all runs of a profile of their own, under the agent ``rebalancer``: replicas, partitions, data nodes change.
-In half of them a zone places a keyspace, whose registers are used while their tablets follow the partitions.
+In half of them a zone places a keyspace, whose registers are used while their tablets follow the partitions; in some
+of these a partition of it loses its majority, and is reset.
 
 Moves are cancelled in the midst, nodes join, sleep, are declared down, are lost; instances of the rebalancer stand
 still or die between any two of their requests and are taken over; words of nodes get lost or come late; the disk of one
@@ -11,11 +12,12 @@ from __future__ import annotations
 from typing import Final
 
 from ringlog.kernel.commands.keyspaces import CreateKeyspace
+from ringlog.kernel.commands.nodes import DeclareDown, DeclareUp
 from ringlog.kernel.commands.schema import CreateTable
 from ringlog.kernel.state import ClusterState, in_order
 from ringlog.kernel.values import CdcOptions, Command, Micros
 from ringlog.kernel.zones.distribution import is_alive
-from ringlog.kernel.zones.model import STRONG
+from ringlog.kernel.zones.model import HIGH_AVAILABILITY, STRONG
 from ringlog.operator.replication import in_zone
 from ringlog.protocol.rebalancer_core import ROLE
 from ringlog.protocol.zone_groups import before, coming
@@ -41,6 +43,8 @@ KINDS: Final = (
 
 
 KEYSPACE: Final = "in_zone"
+OF_DATA: Final = "z3"
+"""The zone that is made to place it."""
 PLACE: Final = "Place"
 ROWS_FAIL_IN: Final = 0.6
 """In how many of the runs the disk of a node fails that comes."""
@@ -65,13 +69,73 @@ SELDOM: Final = ("MigrateTablets", "CancelRebalance", "FinishCancel", "RestartRe
 """Those of which a run has few."""
 
 
+STRONG_ZONE: Final = "StrongZone"
+HIGH_ZONE: Final = "HighZone"
+WIDEN: Final = "Widen"
+OUTAGE: Final = "Outage"
+RETURN: Final = "Return"
+LOSERS: Final = 4
+"""The nodes of these runs at first: of four replicas two may be left, each with writes that the other one lacks."""
+LOSES: Final = 0.3
+"""In how many of the runs with a keyspace its zone is highly available, and a majority of a partition is lost."""
+
+
+def loses_majority(seed: int) -> bool:
+    """True of the runs in which a highly available zone places a keyspace, and loses majorities."""
+    return Chance(seed, "placing").happens(PLACES) and Chance(seed, "losing").happens(LOSES)
+
+
+def losing_majority(
+    chance: Chance, nodes: list[str], applications: tuple[str, ...], placing_: list[Drawn]
+) -> list[Drawn]:
+    """What such a run has beside ``placing_``: twice half of a partition's nodes, or one more, are declared down,
+    whether they sleep or not, while registers are written and read; later they are back.
+    """
+    drawn: list[Drawn] = [(at, what, (HIGH_ZONE,) if rest == (STRONG_ZONE,) else rest) for at, what, rest in placing_]
+    if chance.happens(0.7):
+        drawn.append((chance.between(100, 1_000) * MS, "zone", (WIDEN,)))
+    for at in (chance.between(1_200, 2_500), chance.between(4_800, 6_000)):
+        for name in nodes:
+            if chance.happens(0.4):  # what is written now it lacks
+                drawn.append((at * MS, "pause", (name, chance.between(300, 1_500))))
+        for turn, who in enumerate(applications):
+            drawn.append(((at + 60 * turn + 50) * MS, "register", (who, turn, "write-ONE")))
+        drawn.append(((at + chance.between(300, 600)) * MS, "zone", (OUTAGE,)))
+        drawn.append(((at + chance.between(900, 2_800)) * MS, "zone", (RETURN,)))
+        for _ in range(6):
+            who, register = chance.pick(applications), chance.below(2)
+            wish = "write" if who == applications[register] else "read"
+            drawn.append(((at + chance.between(0, 1_500)) * MS, "register", (who, register, f"{wish}-QUORUM")))
+    return drawn
+
+
+def outage(state: ClusterState, chance: Chance) -> list[Command]:
+    """Half of the nodes of a partition that has data are declared down, or one more; nothing where there is none."""
+    used = {one.replication.zone for one in state.keyspaces.values()}
+    high = [one for _, one in in_order(state.zone_partitions) if state.zones[one.zone].mode == HIGH_AVAILABILITY]
+    groups = [one.reached.nodes for one in high if one.zone in used and one.reached is not None]
+    groups = [nodes for nodes in groups if len(nodes) > 1]
+    if not groups:
+        return []
+    nodes = chance.pick(groups)
+    spared = chance.below(len(nodes))
+    others = [*nodes[spared + 1 :], *nodes[:spared]]
+    return [DeclareDown(node, "an outage") for node in others[: (len(nodes) + 1) // 2]]
+
+
+def returning(state: ClusterState) -> list[Command]:
+    """All that are down are up again."""
+    down = [node for node, found in in_order(state.nodes) if found.down and found.state != "left"]
+    return [DeclareUp(node, "it is over") for node in down]
+
+
 def placing(chance: Chance, nodes: list[str], applications: tuple[str, ...]) -> list[Drawn]:
     """Nothing in a part of the runs; else a keyspace in a zone, tables that are written to, and registers that are
     used, while nodes die at any step.
     """
     if not chance.happens(PLACES):
         return []
-    drawn: list[Drawn] = [(chance.between(0, 20) * MS, "zone", ("StrongZone",))]
+    drawn: list[Drawn] = [(chance.between(0, 20) * MS, "zone", (STRONG_ZONE,))]
     drawn += [(chance.between(80 + 300 * number, 300 + 600 * number) * MS, "zone", (PLACE,)) for number in range(4)]
     drawn += [(chance.between(900, 6_500) * MS, "zone", (chance.pick(["Shift", "AlterZone"]),)) for _ in range(4)]
     for _ in range(chance.between(6, 14)):
@@ -93,6 +157,8 @@ def placed(state: ClusterState, chance: Chance) -> list[Command]:
     zone that may place it.
     """
     able = [zone.name for _, zone in in_order(state.zones) if zone.mode == STRONG]
+    of_data = state.zones.get(OF_DATA)
+    able = able if of_data is None or of_data.mode == STRONG else [OF_DATA]
     have = state.keyspaces.get(KEYSPACE)
     if have is None and not able:
         return []

@@ -15,7 +15,8 @@ from ringlog.kernel.tablets.stages import nodes_of
 from ringlog.kernel.tablets.track import is_draining, transitions
 from ringlog.kernel.zones.distribution import is_alive
 from ringlog.kernel.zones.model import ZonePartition
-from ringlog.kernel.zones.resets import has_quorum
+from ringlog.kernel.zones.resets import can_go_on
+from ringlog.kernel.zones.salvage import refused_salvage
 from ringlog.protocol import zone_waits
 from ringlog.protocol.zone_groups import Words, before, failed
 from ringlog.protocol.zone_waits import ZoneWait, waits_of
@@ -88,7 +89,7 @@ def _has_to_come(state: ClusterState, one: ZonePartition, wait: ZoneWait, runs: 
             return not stands
         case zone_waits.VOTERS:
             alive = [node for node in one.reached.nodes if is_alive(state, node)] if one.reached is not None else []
-            return not wait.is_stuck and runs.issuperset(alive)
+            return not wait.is_stuck and runs.issuperset(alive) and refused_salvage(state, one) is None
         case zone_waits.STEP:
             return True
         case zone_waits.TRIGGER:
@@ -106,7 +107,7 @@ def _left_later(state: ClusterState, one: ZonePartition) -> bool:
     turned back to that node.
     """
     cause = state.changed.get("nodes", 0)
-    if one.change >= cause or not has_quorum(state, state.zones[one.zone], one):
+    if one.change >= cause or not can_go_on(state, state.zones[one.zone], one):
         return False
     return _refused(state, TriggerRebalance(one.zone, cause, (one.number,))) not in (BEHIND, NOBODY)
 

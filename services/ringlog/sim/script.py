@@ -32,8 +32,8 @@ from ringlog.sim.moving_tablets import PROFILE as MOVING
 from ringlog.sim.moving_tablets import moving_tablets, turning_back, with_log
 from ringlog.sim.rarities import RARITIES, rarity
 from ringlog.sim.rebalancing import LASTS as REBALANCES
+from ringlog.sim.rebalancing import LOSERS, loses_majority, losing_majority, placing, rebalancing
 from ringlog.sim.rebalancing import PROFILE as ZONES
-from ringlog.sim.rebalancing import placing, rebalancing
 from ringlog.sim.respelling import LASTS as RESPELLING_LASTS
 from ringlog.sim.respelling import PROFILE as RESPELLING
 from ringlog.sim.respelling import SHARE as RESPELLS
@@ -216,7 +216,8 @@ def _besides(seed: int, profile: Profile, founded: int, readers: list[str]) -> t
     if profile.name == ZONES:
         nodes = [name for name in readers if name.startswith("n")]
         moves = rebalancing(Chance(seed, "zones"), nodes, AGENT_HOSTS)
-        moves += placing(Chance(seed, "placing"), nodes, APPLICATIONS)
+        data = placing(Chance(seed, "placing"), nodes, APPLICATIONS)
+        moves += losing_majority(Chance(seed, "outage"), nodes, APPLICATIONS, data) if loses_majority(seed) else data
         return [Action(FIRST_OF_ZONES + n, *one) for n, one in enumerate(moves)], REBALANCES
     if profile.name == KEEPING:
         nodes = [name for name in readers if name.startswith("n")]
@@ -289,6 +290,8 @@ def _cluster(
         joining = profile.joining[0]
     if profile.name == KEEPING and one_is_ahead(seed):
         founded = factor = 3
+    if profile.name == ZONES and loses_majority(seed):
+        founded = LOSERS
     return founded, joining if founded else max(joining, 1), factor
 
 

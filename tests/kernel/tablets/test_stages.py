@@ -22,6 +22,8 @@ TABLE = {
     "revert_migration": ("prev", "prev", ""),
     "repair": ("prev", "prev", "end_repair"),
     "end_repair": ("prev", "prev", ""),
+    "salvage": ("prev", "prev", ""),
+    "end_salvage": ("next", "next", ""),
 }
 
 OLD = (TabletReplica("a", 0, 1), TabletReplica("b", 0, 1))

@@ -41,14 +41,12 @@ from ringlog.kernel.state import ClusterState, Keyspace, Placement, Plan, advanc
 from ringlog.kernel.tablets.allocation import unplaceable
 from ringlog.kernel.values import Before, Command, Replication, is_identifier, is_name
 from ringlog.kernel.zones.data import unplaced
-from ringlog.kernel.zones.model import STRONG
 
 CODES: Final = {
     "conversion_impossible": "What is placed by the ring, in tablets or by a zone stays there, and in its zone.",
     "keyspace_exists": "A keyspace of this name exists.",
     "keyspace_not_empty": "The keyspace has tables, user types, functions or aggregates.",
     "replication_impossible": "There are not enough normal nodes, or not in the racks, for the replicas asked for.",
-    "strong_only": "Only a zone in mode strong places keyspaces: a reset of its partitions would lose rows unseen.",
     "unknown_keyspace": "No such keyspace.",
     "unknown_strategy": "This release does not know the replication strategy.",
 }
@@ -270,7 +268,5 @@ def _unplaced(state: ClusterState, replication: Replication) -> Rejected | None:
     zone = state.zones.get(replication.zone)
     if zone is None:
         return Rejected("unknown_zone", f"replication.zone: there is no zone {replication.zone}")
-    if zone.mode != STRONG:
-        return Rejected("strong_only", f"replication.zone: {zone.name} is {zone.mode}")
     why = unplaced(state, zone)
     return Rejected("replication_impossible", f"replication.zone: {why}") if why else None

@@ -12,22 +12,25 @@ At most ``zone_moves_max`` partitions of all zones have something pending at onc
 are, its cause unseen, so that the same trigger, sent again, reaches them later.
 
 Where a zone places keyspaces, a step counts as applied, and a cancel as done, only when the tablets of the partition
-are where they belong (``zones.data``); no partition is reset there, since nobody could say which rows that loses.
+are where they belong (``zones.data``). A reset begins to salvage them at once (``zones.salvage``); where that may lose
+some, an operator must admit that, and the refusal of one who has not says what.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Annotated, Final
 
 from ringlog.kernel.commands.rules import broken_field
+from ringlog.kernel.commands.tablets import TABLETS_MAX
 from ringlog.kernel.outcome import Accepted, Decision, EntryContext, Rejected
 from ringlog.kernel.settings import setting
-from ringlog.kernel.state import ClusterState
-from ringlog.kernel.values import Command
+from ringlog.kernel.state import ClusterState, advance
+from ringlog.kernel.tablets.map import TabletMap
+from ringlog.kernel.values import Command, Epoch
 from ringlog.kernel.zones.change import partitions_of, with_partitions, zone_named
-from ringlog.kernel.zones.data import awaits_return, awaits_step, keyspaces_in
+from ringlog.kernel.zones.data import awaits_return, awaits_step, maps_in
 from ringlog.kernel.zones.distribution import is_alive, targets
 from ringlog.kernel.zones.model import (
     HIGH_AVAILABILITY,
@@ -49,11 +52,13 @@ from ringlog.kernel.zones.rebalance import (
     switched,
     triggered,
 )
-from ringlog.kernel.zones.resets import AUTOMATIC, RESET_MODES, members, reset
+from ringlog.kernel.zones.resets import AUTOMATIC, MANUAL, RESET_MODES, members, reset
+from ringlog.kernel.zones.salvage import may_lose, refused_salvage, salvaged
 
 CODES: Final = {
     "already_pending": "The partition is on its way: wait, or cancel that first.",
     "awaits_data": "Tablets of the partition are not yet on the nodes of the step, or not back.",
+    "may_lose_data": "The reset may lose rows or registers, and the operator has not admitted that.",
     "moves_limit": "As many partitions of zones are on their way as may be.",
     "no_cancel": "No cancel of that revision is open.",
     "not_high_availability": "Only a zone in mode high_availability resets partitions by itself.",
@@ -175,7 +180,7 @@ def decide_cancel_rebalance(state: ClusterState, command: CancelRebalance, conte
         return Accepted(state)
     if partition.reached is None or partition.pending[0].forced:
         return Rejected("nothing_to_return_to", f"partition: {where} has no configuration to return to")
-    return with_partitions(state, context, zone, [cancelled(partition)])
+    return with_partitions(state, context, zone, [cancelled(partition, command.reason)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +265,13 @@ class ResetPartitions(Command):
     mode: Annotated[str, "manual: up to the number of replicas again; automatic: those who are left."]
     cause: Annotated[int, "The epoch of what asks for it."]
     copies: Annotated[tuple[ZoneCopy, ...], "Which nodes have data of these partitions."]
+    admits_loss: Annotated[bool, "Also if rows or registers of keyspaces may be lost; an automatic one always may."] = (
+        False
+    )
+
+
+SALVAGED_MAX: Final = TABLETS_MAX
+"""The most tablets that one entry begins to salvage; those of one partition always may."""
 
 
 def decide_reset_partitions(state: ClusterState, command: ResetPartitions, context: EntryContext) -> Decision:
@@ -270,9 +282,6 @@ def decide_reset_partitions(state: ClusterState, command: ResetPartitions, conte
     if isinstance(found, Rejected):
         return found
     zone, partitions = found
-    if used := keyspaces_in(state, zone.name):
-        why = f"{zone.name} places keyspace {used[0]}, whose rows a reset would lose unseen: bring nodes back"
-        return Rejected("zone_in_use", f"zone: {why}")
     if command.mode == AUTOMATIC and zone.mode != HIGH_AVAILABILITY:
         return Rejected("not_high_availability", f"mode: {zone.name} is {zone.mode}")
     logs: dict[int, dict[str, int]] = {}
@@ -285,17 +294,45 @@ def decide_reset_partitions(state: ClusterState, command: ResetPartitions, conte
             after: ZonePartition | Rejected = Rejected("outdated_cause", f"epoch {before.change} was acted on already")
         else:
             own = logs.get(before.number, {})
-            after = reset(state, zone, before, own, command.mode, command.cause, context.epoch)
+            after = _reset(state, zone, before, own, command, context.epoch)
         if isinstance(after, ZonePartition):
             changed.append(after)
             continue
-        refused = refused or Rejected(after.code, f"partitions: {zone.name}/{before.number}: {after.detail}")
-        if command.partitions:
-            return refused
+        told = Rejected(after.code, f"partitions: {zone.name}/{before.number}: {after.detail}")
+        if command.partitions or after.code == "may_lose_data":
+            return told
+        refused = refused or told
     if not changed:
         assert refused is not None, "a zone has partitions"
         return refused
+    if len(changed) > 1 and len(changed) * sum(1 for _ in maps_in(state, zone.name)) > SALVAGED_MAX:
+        return Rejected("too_large", f"partitions: they have more than {SALVAGED_MAX:,} tablets: name fewer")
+    tablets = dict[str, TabletMap]()
+    for one in changed:
+        with_those = replace(state, tablets=state.tablets.update(tablets))
+        tablets |= salvaged(with_those, one, one.pending[0].peers[0], context.epoch)
+    if tablets:
+        state = advance(state, context.epoch, tablets=state.tablets.update(tablets))
     return with_partitions(state, context, zone, changed)
+
+
+def _reset(
+    state: ClusterState,
+    zone: Zone,
+    before: ZonePartition,
+    logs: Mapping[str, int],
+    command: ResetPartitions,
+    epoch: Epoch,
+) -> ZonePartition | Rejected:
+    """One partition after its reset, or what speaks against it."""
+    after = reset(state, zone, before, logs, command.mode, command.cause, epoch)
+    if isinstance(after, Rejected):
+        return after
+    if (busy := refused_salvage(state, before)) is not None:
+        return busy
+    if command.mode == MANUAL and not command.admits_loss and (lost := may_lose(state, before)):
+        return Rejected("may_lose_data", f"it may lose {lost}; bring nodes back, or admit the loss")
+    return after
 
 
 def _broken_reset(state: ClusterState, command: ResetPartitions) -> Rejected | None:

@@ -39,8 +39,8 @@ from ringlog.kernel.tablets.gates import awaited, is_open, must_report, reporter
 from ringlog.kernel.tablets.groups import is_dead
 from ringlog.kernel.tablets.map import Tablet, TabletMap, TabletReplica
 from ringlog.kernel.tablets.stages import (
+    ASKED,
     INTRANODE,
-    KINDS,
     STAGES,
     WRITE_BOTH_READ_NEW,
     next_stage,
@@ -220,8 +220,8 @@ def _wanted(tablet: Tablet, one: TabletMigration) -> tuple[TabletReplica, ...] |
     """The replicas that a migration asks for, the new one in the place of the one that leaves."""
     if tablet.transition is not None:
         return Rejected("tablet_in_transition", f"it is in {tablet.transition.stage} of a {tablet.transition.kind}")
-    if one.kind not in KINDS:
-        return Rejected("bad_field", f"kind: {one.kind!r} is none of {', '.join(KINDS)}")
+    if one.kind not in ASKED:
+        return Rejected("bad_field", f"kind: {one.kind!r} is none of {', '.join(ASKED)}")
     there = [(replica.node, replica.shard) for replica in tablet.replicas]
     source = None if one.from_ is None else (one.from_.node, one.from_.shard)
     if source is not None and source not in there:

@@ -247,12 +247,10 @@ def _used(state: ClusterState, before: Zone, zone: Zone) -> Rejected | None:
     """What a zone that places keyspaces cannot have otherwise. Rows are in partitions by their tokens: with another
     number of these nearly all of them would belong to another one.
     """
-    if (before.partitions, before.mode) == (zone.partitions, zone.mode) or not (used := keyspaces_in(state, zone.name)):
+    if before.partitions == zone.partitions or not (used := keyspaces_in(state, zone.name)):
         return None
-    if before.partitions != zone.partitions:
-        why = "its rows would move between partitions; make another zone and copy its tables"
-        return Rejected("partitions_fixed", f"partitions: {zone.name} places keyspace {used[0]}: {why}")
-    return Rejected("strong_only", f"mode: {zone.name} places keyspace {used[0]}: a reset would lose its rows unseen")
+    why = "its rows would move between partitions; make another zone and copy its tables"
+    return Rejected("partitions_fixed", f"partitions: {zone.name} places keyspace {used[0]}: {why}")
 
 
 def _unfit_nodes(state: ClusterState, zone: Zone) -> Rejected | None:

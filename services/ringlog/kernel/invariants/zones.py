@@ -11,12 +11,12 @@ from itertools import pairwise
 from ringlog.kernel.invariants.shape import Details, invariant, news
 from ringlog.kernel.ownership.strategies import ZONE
 from ringlog.kernel.state import ClusterState
+from ringlog.kernel.tablets.stages import SALVAGE
 from ringlog.kernel.zones.distribution import quorum_bounds
 from ringlog.kernel.zones.model import (
     MODES,
     PARTITIONS_MAX,
     REPLICAS_MAX,
-    STRONG,
     ZonePartition,
     ZoneStep,
     partition_key,
@@ -127,7 +127,7 @@ def zone_revisions(state: ClusterState, known: ClusterState) -> Details:
 
 
 @invariant(
-    "a keyspace that a zone places names a zone in mode strong, each map of its tables has a tablet for each partition",
+    "a keyspace that a zone places names a zone, each map of its tables has a tablet for each partition",
     "keyspaces",
     "zones",
     "tablets",
@@ -139,8 +139,8 @@ def zone_keyspaces(state: ClusterState, known: ClusterState) -> Details:  # noqa
         zone = state.zones.get(keyspace.replication.zone)
         if (keyspace.replication.strategy == ZONE) != bool(keyspace.replication.zone):
             yield f"{name} has {keyspace.replication}"
-        elif keyspace.replication.strategy == ZONE and (zone is None or zone.mode != STRONG):
-            yield f"{name} is placed by {keyspace.replication.zone}, which is {zone and zone.mode}"
+        elif keyspace.replication.strategy == ZONE and zone is None:
+            yield f"{name} is placed by {keyspace.replication.zone}, which there is not"
         elif zone is not None:
             placed[name] = zone
     for name, tablets in sorted(state.tablets.items()) if placed else ():
@@ -150,7 +150,8 @@ def zone_keyspaces(state: ClusterState, known: ClusterState) -> Details:  # noqa
 
 
 @invariant(
-    "a tablet of a zone has its replicas, and is to have them, on nodes that its partition has, or goes to",
+    "a tablet of a zone has its replicas (but in a salvage), and is to have them, on nodes that its partition has, or "
+    "goes to",
     "tablets",
     "zone_partitions",
 )
@@ -168,8 +169,10 @@ def zone_tablets(state: ClusterState, known: ClusterState) -> Details:
             steps = (partition.reached, *partition.pending)
             there = {node for step in steps if step is not None for node in step.nodes}
             tablet = tablets.tablet(number)
-            to = () if tablet.transition is None else tablet.transition.next
-            outside = {one.node for one in (*tablet.replicas, *to)} - there
+            step = tablet.transition
+            to = () if step is None else step.next
+            have = () if step is not None and step.kind == SALVAGE.name else tablet.replicas
+            outside = {one.node for one in (*have, *to)} - there
             if outside:
                 yield f"{name}/{number} is on {sorted(outside)}, {key} is not"
 

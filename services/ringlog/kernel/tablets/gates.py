@@ -9,7 +9,7 @@ Each stage waits for a quorum of each group in each datacenter, prev and next, a
 
 A leaving or pending replica that is dead is no witness, as long as its group has others in its datacenter; one that has
 left for good is none at all (decision 75). A dead pending one that must acknowledge keeps the tablet where it is, until
-it is turned back.
+it is turned back. A salvage waits for its survivor alone.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from ringlog.kernel.tablets.map import Tablet, TabletMap
 from ringlog.kernel.tablets.stages import (
     ALLOW,
     REBUILD_REPAIR,
+    SALVAGE,
     STAGES,
     STREAMING,
     USE_NEW,
@@ -42,6 +43,9 @@ def gate(tablets: TabletMap, tablet: Tablet, nodes: Mapping[NodeId, Node]) -> Ga
     """The gate of the stage in which a tablet in transition is."""
     transition = tablet.transition
     assert transition is not None, "a settled tablet waits for nothing"
+    if transition.kind == SALVAGE.name:  # its group has lost its majority
+        survivor = nodes_of(transition.next)
+        return Gate(f"{tablets.table}/{tablet.index}", transition.stage, transition.stage_epoch, survivor, ())
     silent = frozenset(
         replica.node
         for replica in (leaving(tablet), pending(tablet))

@@ -18,7 +18,7 @@ from ringlog.kernel.ownership.placements import group_at, placement_of_keyspace
 from ringlog.kernel.state import ClusterState, Node, RangeGroup, Replica, Table
 from ringlog.kernel.swift import maker_of
 from ringlog.kernel.tablets.map import Tablet, TabletMap, TabletReplica
-from ringlog.kernel.tablets.stages import INTRANODE, STAGES, Side, nodes_of, pending, readers, writers
+from ringlog.kernel.tablets.stages import INTRANODE, SALVAGE, STAGES, Side, nodes_of, pending, readers, writers
 from ringlog.kernel.values import NodeId, Token
 
 _new_replica: Final = maker_of(Replica)
@@ -85,9 +85,10 @@ def map_of(state: ClusterState, table: Table) -> TabletMap | None:
 def streams_of(tablet: Tablet, nodes: Mapping[NodeId, Node], anywhere: bool) -> tuple[tuple[NodeId, NodeId], ...]:
     """(source, target) of the rows of a tablet in transition: see ``operations.sources``.
 
-    Within a node it is both. ``anywhere``: its replication knows no datacenters. A source is empty where too few
-    replicas are alive to know every row. If those that are missing have left, nobody else ever will: then all who are
-    there are merged, and who comes begins with nothing where nobody is, as from itself (decision 75).
+    Within a node it is both. In a salvage all others who live are sources, or itself. ``anywhere``: its replication
+    knows no datacenters. A source is empty where too few replicas are alive to know every row. If those that are
+    missing have left, nobody else ever will: then all who are there are merged, and who comes begins with nothing where
+    nobody is, as from itself (decision 75).
     """
     transition = tablet.transition
     assert transition is not None, "rows move in a transition"
@@ -95,6 +96,9 @@ def streams_of(tablet: Tablet, nodes: Mapping[NodeId, Node], anywhere: bool) -> 
     if transition.kind == INTRANODE.name and coming is not None:
         return ((coming.node, coming.node),)
     old, new = nodes_of(tablet.replicas), nodes_of(transition.next)
+    if transition.kind == SALVAGE.name:
+        others = [node for node in old if not is_dead(nodes[node]) and node not in new]
+        return tuple((one, target) for target in new for one in others or [target])
     dead = frozenset(node for node in {*old, *new} if is_dead(nodes[node]))
     sources = sources_of(old, new, nodes, dead, anywhere)
     if not is_forfeited(old, nodes):

@@ -1,7 +1,7 @@
 """The kinds of transitions and their stages, **each a row**: who reads, who writes, what must be true to go on.
 
 ``prev`` are the settled replicas, ``next`` those that the tablet is to have. *Leaving* is in prev only, *pending* in
-next only; there is at most one of each.
+next only; there is at most one of each, but in a salvage.
 
 ::
 
@@ -19,6 +19,11 @@ next only; there is at most one of each.
     revert_migration                       prev   prev                      (settles as prev)
     repair                                 prev   prev    repair: readers   end_repair
     end_repair                             prev   prev                      (settles as prev)
+    salvage                                prev   prev    stream: next
+    end_salvage                            next   next                      (settles as next)
+
+A **salvage** follows the loss of a majority, with the reset of a zone's partition (``zones.salvage``). Next is one
+survivor; what the others have who are alive is merged into it, without a quorum of prev. Nobody reads it before that.
 
 Every stage is left through a gate (``tablets.gates``): a quorum of prev and of next has acknowledged it. Two stages
 with the same groups follow each other where a side effect ends between them: a late one is refused by its stage.
@@ -86,6 +91,8 @@ CLEANUP_TARGET: Final = "cleanup_target"
 REVERT: Final = "revert_migration"
 REPAIRING: Final = "repair"
 END_REPAIR: Final = "end_repair"
+SALVAGING: Final = "salvage"
+END_SALVAGE: Final = "end_salvage"
 
 _PREV, _BOTH, _NEXT = Side.PREV, Side.BOTH, Side.NEXT
 
@@ -105,6 +112,8 @@ STAGES: Final[dict[str, Stage]] = {
         Stage(REVERT, _PREV, _PREV, settles=_PREV),
         Stage(REPAIRING, _PREV, _PREV, StageWork.REPAIR, END_REPAIR),
         Stage(END_REPAIR, _PREV, _PREV, settles=_PREV),
+        Stage(SALVAGING, _PREV, _PREV, StageWork.STREAM),
+        Stage(END_SALVAGE, _NEXT, _NEXT, settles=_NEXT),
     )
 }
 
@@ -131,10 +140,15 @@ INTRANODE: Final = TransitionKind("intranode_migration", _MOVE)
 REBUILD: Final = TransitionKind("rebuild", _MOVE)
 REBUILD_V2: Final = TransitionKind("rebuild_v2", (*_MOVE[:2], REBUILD_REPAIR, *_MOVE[2:]), 2)
 REPAIR: Final = TransitionKind("repair", (REPAIRING, END_REPAIR), 2)
+SALVAGE: Final = TransitionKind("salvage", (SALVAGING, END_SALVAGE))
+"""That of a reset alone: nobody asks for one tablet's."""
 
 KINDS: Final[dict[str, TransitionKind]] = {
-    kind.name: kind for kind in (MIGRATION, INTRANODE, REBUILD, REBUILD_V2, REPAIR)
+    kind.name: kind for kind in (MIGRATION, INTRANODE, REBUILD, REBUILD_V2, REPAIR, SALVAGE)
 }
+
+ASKED: Final = tuple(name for name in KINDS if name != SALVAGE.name)
+"""The kinds that somebody may ask for."""
 
 STREAMING_STAGES: Final = (ALLOW, WRITE_BOTH_READ_OLD, REBUILD_REPAIR, STREAMING, REPAIRING)
 """Stages of transitions that count in the limits on streaming."""

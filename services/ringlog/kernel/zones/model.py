@@ -123,6 +123,7 @@ class ZonePartition:
     change: Annotated[Epoch, "The epoch of the change that was last acted on."] = 0
     revisions: Annotated[ZoneRevisions, "Epochs at which the keys last changed."] = ZoneRevisions()
     status: Annotated[str, "What the last decision about it came to."] = ""
+    reason: Annotated[str, "Why its last step was cancelled; empty if it was not."] = ""
 
 
 def partition_key(zone: str, number: int) -> str:

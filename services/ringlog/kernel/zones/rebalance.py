@@ -90,11 +90,11 @@ def triggered(
     have = before.stable if before.stable is not None else read
     if not before.pending and not is_same(have, target):
         queue = steps_between(have, target)
-        return written(before, epoch, pending=queue, change=cause, status=PENDING_UPDATED)
+        return written(before, epoch, pending=queue, change=cause, status=PENDING_UPDATED, reason="")
     leads_there = not before.pending or is_same(before.pending[-1], target)
     if before.pending and (before.cancel is not None or not leads_there):
         return written(before, epoch, planned=target, change=cause, status=PLANNED_UPDATED)
-    return written(before, epoch, planned=None, change=cause, status=PLANNED_REMOVED)
+    return written(before, epoch, planned=None, change=cause, status=PLANNED_REMOVED, reason="")
 
 
 # -------------------------------------------------------------------------------------------------------- switch
@@ -110,6 +110,7 @@ def switched(before: ZonePartition, calculated: ZoneStep | None, epoch: Epoch) -
     plain = replace(applied, forced=False, from_reset=False)
     if before.cancel is not None:
         before = replace(before, pending=(applied,), cancel=None)
+    before = replace(before, reason="")
     if len(before.pending) > 1:
         queue = steps_between(plain, before.pending[-1])
         return written(before, epoch, pending=queue, reached=plain, status=STEP)
@@ -170,12 +171,12 @@ def outdated_keys(before: ZonePartition, seen: ZoneRevisions) -> tuple[str, ...]
 # -------------------------------------------------------------------------------------------------------- cancel
 
 
-def cancelled(before: ZonePartition) -> ZonePartition:
+def cancelled(before: ZonePartition, reason: str = "") -> ZonePartition:
     """The partition with the intent to undo the step that is pending."""
     assert before.pending, "something is pending"
     assert before.reached is not None, "there is a way back"
     intent = ZoneCancel(before.reached, before.pending[0], before.revisions.pending)
-    return replace(before, cancel=intent, status=CANCELLING)
+    return replace(before, cancel=intent, status=CANCELLING, reason=reason)
 
 
 def cancel_finished(before: ZonePartition, result: str, calculated: ZoneStep | None, epoch: Epoch) -> ZonePartition:
@@ -204,7 +205,7 @@ def restarted(
     if not less.peers:
         return None
     queue = steps_between(before.stable, less)
-    return written(before, epoch, pending=queue, reduce=tuple(sorted(nodes)), change=cause, status=RESTART)
+    return written(before, epoch, pending=queue, reduce=tuple(sorted(nodes)), change=cause, status=RESTART, reason="")
 
 
 # --------------------------------------------------------------------------------------------------------- reset
@@ -219,5 +220,5 @@ def reset_to(
     """
     alone = ZoneStep((survivor,), (), forced=True)
     planned = None if queue or is_same(alone, then) else replace(then, from_reset=True)
-    keys = {"pending": (alone, *queue), "planned": planned, "change": cause, "status": RESET}
+    keys = {"pending": (alone, *queue), "planned": planned, "change": cause, "status": RESET, "reason": ""}
     return written(before, epoch, **keys, **_GIVEN_UP)

@@ -4,7 +4,8 @@
 voters alive         nodes alive          mode       result
 ===================  ===================  =========  ==================================================================
 the quorum or more   any                  any        refused: the group can go on
-fewer                none                 automatic  refused: nothing empty is invented
+fewer                none                 automatic  refused: nothing empty is invented; also where nobody alive has a
+                                                     tablet of a keyspace that the zone places
 fewer                none                 manual     an empty group on nodes that it belongs on: what it had is lost
 fewer                some                 automatic  those who have data; if all nodes of something newer that is
                                                      pending are alive, refused: that leads on
@@ -12,8 +13,12 @@ fewer                some                 manual     those who have data, and no
                                                      number of replicas
 ===================  ===================  =========  ==================================================================
 
-The first phase is one survivor: the one with the longest log, of equal ones the one whose name comes first. Of more
-than ``REPLICAS_MAX`` nodes with data those with the longest logs go on: no configuration is larger.
+Where the zone places keyspaces a partition has lost its majority, too, if a tablet of it has: nobody can read or write
+that (``zones.salvage``).
+
+The first phase is one survivor: the one that has most of the partition's tablets, of these the one with the longest
+log, of equal ones the one whose name comes first. Of more than ``REPLICAS_MAX`` nodes with data the first ones in that
+order go on: no configuration is larger.
 
 Source: Apache Ignite 3, disaster recovery of partitions ("reset", two phases).
 """
@@ -26,10 +31,12 @@ from typing import Final
 from ringlog.kernel.outcome import Rejected
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Epoch
+from ringlog.kernel.zones.data import keyspaces_in, takers
 from ringlog.kernel.zones.distribution import data_nodes, is_alive, ranked, split
 from ringlog.kernel.zones.model import REPLICAS_MAX, Zone, ZonePartition, ZoneStep
 from ringlog.kernel.zones.queue import step_of
 from ringlog.kernel.zones.rebalance import reset_to
+from ringlog.kernel.zones.salvage import held_by, is_served, unsaved
 
 MANUAL: Final = "manual"
 AUTOMATIC: Final = "automatic"
@@ -42,6 +49,25 @@ def has_quorum(state: ClusterState, zone: Zone, partition: ZonePartition) -> boo
     """
     peers = () if partition.reached is None else partition.reached.peers
     return sum(is_alive(state, node) for node in peers) >= min(zone.quorum, len(peers)) > 0
+
+
+def can_go_on(state: ClusterState, zone: Zone, partition: ZonePartition) -> bool:
+    """True if a partition has a quorum of voters alive, and a majority of those who have its data."""
+    if not has_quorum(state, zone, partition):
+        return False
+    return all(is_alive(state, node) for node in members(partition)) or is_served(state, partition)
+
+
+def begins_anew(state: ClusterState, partition: ZonePartition) -> bool:
+    """True if the reset of a partition has begun, from a node that is alive."""
+    forced = bool(partition.pending) and partition.pending[0].forced
+    return forced and all(is_alive(state, node) for node in partition.pending[0].nodes)
+
+
+def survives(state: ClusterState, partition: ZonePartition) -> bool:
+    """True if somebody alive has the partition, and each of its tablets: else no reset but an operator's begins."""
+    nodes = partition.reached.nodes if partition.reached is not None else ()
+    return any(is_alive(state, node) for node in nodes) and not unsaved(state, partition)
 
 
 def members(partition: ZonePartition) -> tuple[str, ...]:
@@ -60,19 +86,22 @@ def reset(
     epoch: Epoch,
 ) -> ZonePartition | Rejected:
     """The partition after a reset. ``logs``: node that has data to the length of its log."""
-    if has_quorum(state, zone, partition):
+    if can_go_on(state, zone, partition):
         return Rejected("partition_healthy", "a quorum of its voters is alive")
-    alive = [node for node in (partition.reached.nodes if partition.reached else ()) if is_alive(state, node)]
     pending = partition.pending
     if mode == AUTOMATIC:
-        if not alive:
-            return Rejected("nothing_survives", "none of its nodes is alive: only a manual reset gives up its data")
+        if not survives(state, partition):
+            return Rejected("nothing_survives", "nobody alive has all of it: only a manual reset gives up its data")
         ahead = [is_alive(state, node) for step in pending for node in step.nodes]
         if partition.revisions.pending > cause and ahead and all(ahead):
             return Rejected("partition_healthy", "what is pending is newer, and its nodes are alive")
     living = [node for node in logs if is_alive(state, node)]
-    with_data = sorted(living, key=lambda node: (-logs[node], _name(state, node)))[:REPLICAS_MAX]
-    belongs = ranked(zone, [node for node in data_nodes(state, zone) if not node.down], [partition.number])[0]
+    held = held_by(state, partition)
+    rank = {node: (-held.get(node, 0), -logs[node], _name(state, node)) for node in living}
+    with_data = sorted(living, key=rank.__getitem__)[:REPLICAS_MAX]
+    able = takers(state) if keyspaces_in(state, zone.name) else frozenset(state.nodes)
+    nodes = [node for node in data_nodes(state, zone) if not node.down and node.id in able]
+    belongs = ranked(zone, nodes, [partition.number])[0]
     order = with_data
     if mode == MANUAL:
         more = [node for node in belongs if node not in with_data]

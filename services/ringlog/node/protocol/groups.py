@@ -22,7 +22,7 @@ from ringlog.kernel.state import ClusterState, Node, in_order
 from ringlog.kernel.values import Epoch, NodeId, StreamReport
 from ringlog.kernel.zones.change import partitions_of
 from ringlog.kernel.zones.model import HIGH_AVAILABILITY, Zone, ZonePartition
-from ringlog.kernel.zones.resets import has_quorum, members
+from ringlog.kernel.zones.resets import can_go_on, members
 from ringlog.node.protocol.followers import Step, step_of
 from ringlog.protocol.tablet_steps import NOTHING
 from ringlog.protocol.zone_groups import COPY, FAILED, HAS, RETURNED, before, coming, session
@@ -88,7 +88,7 @@ class Member:
             if word:
                 length = self._replicas.log(one) if word == HAS else 0
                 yield StreamReport(self._node, session(one, word), length, NOTHING)
-            lost = zone.mode == HIGH_AVAILABILITY and one.reached is not None and not has_quorum(state, zone, one)
+            lost = zone.mode == HIGH_AVAILABILITY and one.reached is not None and not can_go_on(state, zone, one)
             if lost and self._node in members(one):
                 yield StreamReport(self._node, session(one, COPY), self._replicas.log(one), NOTHING)
 

@@ -3,7 +3,8 @@
 What replicas said is compared with a ledger of our own: which writes each of them has admitted and not answered, and
 what it acknowledged. At the end each register and the log must be linearizable. And from the moment at which a write or
 a read at QUORUM or ALL succeeds every majority of those who may be read has what it had: a reader who knows the newest
-epoch may ask just these.
+epoch may ask just these. Where a partition of a zone lost its majority and was reset, its registers may have lost
+writes; but its survivor has each that was there, at the reset, with anybody who is alive.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ from typing import TYPE_CHECKING
 
 from ringlog.client.plans import Level
 from ringlog.client.results import AppliedResult, RejectedResult, Submitted
-from ringlog.kernel.outcome import Entry, Outcome, UnreadableEntry
+from ringlog.kernel.commands.rebalances import ResetPartitions
+from ringlog.kernel.commands.tablets import AdvanceTablets
+from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, UnreadableEntry
 from ringlog.kernel.state import ClusterState, RangeGroup
-from ringlog.kernel.tablets.groups import group_of
+from ringlog.kernel.tablets.groups import group_of, is_dead
 from ringlog.node.registers import PLACED_BY, Behind, Reply, Taken
 from ringlog.protocol.submission import Asked
 from ringlog.sim.checks.base import Check
@@ -32,6 +35,9 @@ from ringlog.wire.records import NodeAck
 
 if TYPE_CHECKING:
     from ringlog.sim.simulation import Simulation
+
+FORGIVEN = "forgiven registers"
+"""The names of registers whose partition was reset: they may have lost writes."""
 
 
 class Histories(Check):
@@ -63,7 +69,7 @@ class Histories(Check):
         recording.ok(whole, applied)
         for key, operations in recording.history().keys:
             _, decision = decide(operations)
-            forfeited = is_register(operations) and movements(self.sim).forfeited
+            forfeited = is_register(operations) and (movements(self.sim).forfeited or key in self.sim.shared[FORGIVEN])
             if decision.verdict is not Linearizability.LINEARIZABLE and not forfeited:
                 rule = "linearizable" if is_register(operations) else "log_linearizable"
                 told = "; ".join(f"{o.process} {o.op} {o.asked} {o.type} {o.answer}" for o in decision.culprits)
@@ -84,6 +90,9 @@ class RegistersCheck(Check):
         self._acked: dict[str, int] = {}
         self._begun: dict[Key, int] = {}
         self._promised: dict[Key, int] = {}
+        self._reset: dict[str, set[int]] = {}
+        self._left: dict[tuple[str, int], dict[str, dict[Key, int]]] = {}
+        self.sim.shared[FORGIVEN] = set[str]()
 
     def began(self, node: str) -> None:
         """What was not on its disk is gone; it never was answered."""
@@ -145,6 +154,7 @@ class RegistersCheck(Check):
         """A write begins, or succeeded."""
         if not done:
             self._begun[key] = timestamp
+            self._forgive(key)
         elif level is not Level.ONE:
             self._promise(key, timestamp)
 
@@ -158,7 +168,12 @@ class RegistersCheck(Check):
     def entry(
         self, before: ClusterState, after: ClusterState, item: Entry | UnreadableEntry, outcome: Outcome, offset: int
     ) -> None:
-        """Who may be read changes with placements and tablets."""
+        """Who may be read changes with placements and tablets, and with the reset of a partition what is promised."""
+        if outcome.kind is OutcomeKind.APPLIED and isinstance(item, Entry):
+            if isinstance(item.command, ResetPartitions):
+                self._is_reset(item.command, before, after)
+            elif isinstance(item.command, AdvanceTablets):
+                self._is_salvaged(item.command, before)
         if before.placements is not after.placements or before.tablets is not after.tablets:
             self.quiet()
 
@@ -167,6 +182,8 @@ class RegistersCheck(Check):
         if movements(self.sim).forfeited:
             return
         for key, promised in sorted(self._promised.items()):
+            if key.name.decode() in self.sim.shared[FORGIVEN]:
+                continue
             readers = _readers(self.sim.log.state, key)
             values = {node: self._holds(node, key) for node in readers if not self.sim.shared["nodes"][node].is_lost}
             for chosen in combinations(values, len(readers) // 2 + 1):
@@ -174,6 +191,65 @@ class RegistersCheck(Check):
                     self.sim.broken(
                         "write_lost", f"{key.name.decode()} = {promised} was promised, readers hold {values}"
                     )
+
+    # ------------------------------------------------------------------------------------------------ resets
+
+    def _is_reset(self, command: ResetPartitions, before: ClusterState, after: ClusterState) -> None:
+        """Registers of a partition that has no majority may lose writes, but none that somebody has who is alive. No
+        reset by itself gives up what nobody alive has.
+        """
+        zone = command.zone
+        for name, tablets in before.tablets.items():
+            if before.keyspaces[name.partition(".")[0]].replication.zone != zone:
+                continue
+            for tablet in tablets:
+                where = f"{zone}/{tablet.index}"
+                if before.zone_partitions[where] is after.zone_partitions[where]:
+                    continue
+                group = [replica.node for replica in group_of(tablet).read]
+                alive = [node for node in group if not is_dead(before.nodes[node])]
+                if not alive and command.mode == "automatic":
+                    self.sim.broken("salvage", f"{where} is reset by itself, and nobody alive has {name}")
+                keys = [key for key in self._begun if self._tablet(key) == (name, tablet.index)]
+                self._left[name, tablet.index] = {
+                    node: {key: self._holds(node, key) for key in keys}
+                    for node in alive
+                    if not self.sim.shared["nodes"][node].is_lost
+                }
+                if 2 * len(alive) <= len(group):
+                    self._reset.setdefault(name, set()).add(tablet.index)
+                    self.sim.did["zone data", "resets"] += 1
+        for key in self._begun:
+            self._forgive(key)
+
+    def _is_salvaged(self, command: AdvanceTablets, state: ClusterState) -> None:
+        """The survivor has what those had who are alive."""
+        for one in command.tablets:
+            left = self._left.pop((one.table, one.tablet), None) if one.to == "end_salvage" else None
+            transition = state.tablets[one.table].transitions.get(one.tablet)
+            if left is None or transition is None:
+                continue
+            (survivor,) = [replica.node for replica in transition.next]
+            for node, held in left.items():
+                for key, timestamp in held.items():
+                    if not is_dead(state.nodes[node]) and self._holds(survivor, key) < timestamp:
+                        detail = f"{key.name.decode()} = {timestamp}, {survivor} is the survivor"
+                        self.sim.broken("salvage", f"{one.table}/{one.tablet}: {node} had {detail} and lacks it")
+            self.sim.did["zone data", "salvaged"] += len(left) > 1
+
+    def _forgive(self, key: Key) -> None:
+        table, index = self._tablet(key)
+        if index in self._reset.get(table, ()):
+            self.sim.shared[FORGIVEN].add(key.name.decode())
+
+    def _tablet(self, key: Key) -> tuple[str, int]:
+        """Table and number of the tablet of a register; -1: it is in none."""
+        state = self.sim.log.state
+        table = state.tables.get(key.keyspace)
+        if table is None or table.tablets is None:
+            return "", -1
+        base = f"{table.keyspace}.{table.tablets.base or table.name}"
+        return base, next(one.index for one in state.tablets[base] if holds(one.start, one.end, key.token))
 
     def _is_of_the_log(self, state: ClusterState) -> bool:
         known = self.sim.log.states

@@ -4,7 +4,8 @@ the fields of commands, and where a table was first cut.
 A tablet is two lists and the name of a stage; who reads and writes in a stage stands here a second time (``LIFE``), as
 words. An entry that the record would not allow, or a tablet that the state shows otherwise, is a defect. In each stage
 every read quorum must share a node with every write quorum, of this stage and of those next to it, tried out set by
-set: requests that were planned one stage apart may meet.
+set: requests that were planned one stage apart may meet. After the reset of a partition they need not: who resets
+admits that writes are lost, and what must not be lost then the checks of registers say.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import combinations
 
+from ringlog.kernel.commands.rebalances import ResetPartitions
 from ringlog.kernel.commands.resizes import DecideResize, FinishResize
 from ringlog.kernel.commands.schema import CreateTable, DropTable
 from ringlog.kernel.commands.schema_batch import SchemaBatch
@@ -39,6 +41,8 @@ LIFE: Mapping[str, str] = {
     "revert_migration": "reads old, writes old",
     "repair": "reads old, writes old, repaired",
     "end_repair": "reads old, writes old",
+    "salvage": "reads old, writes old, survivor has all",
+    "end_salvage": "reads new, writes new",
 }
 FORTH = tuple(LIFE)[:8]
 WAYS: Mapping[str, tuple[str, ...]] = {
@@ -47,6 +51,7 @@ WAYS: Mapping[str, tuple[str, ...]] = {
     "rebuild": tuple(stage for stage in FORTH if stage != "rebuild_repair"),
     "rebuild_v2": FORTH,
     "repair": ("repair", "end_repair"),
+    "salvage": ("salvage", "end_salvage"),
 }
 BACK = tuple(LIFE)[8:11]
 
@@ -78,7 +83,7 @@ class TabletLife:
     def enter(self, stage: str, epoch: int) -> None:
         """The stage is entered, or (empty) the life goes on without a transition."""
         before = self.words()
-        if not stage and self.stage == "end_migration":
+        if not stage and self.stage in ("end_migration", "end_salvage"):
             self.old = self.new
         self.stage = stage
         if not stage:
@@ -120,6 +125,8 @@ class TabletModel:
             case RevertTablets():
                 for one in command.tablets:
                     self._revert(f"{one.table}/{one.tablet}", self.tables[one.table][one.tablet], before, after.epoch)
+            case ResetPartitions():
+                self._reset(command.zone, before, after)
             case DecideResize():
                 pass
             case FinishResize():
@@ -150,7 +157,7 @@ class TabletModel:
                 moving = [(set(one.entering), set(one.leaving)) for one in moving_of(name, shown)]
                 if moving != _moving(life):
                     self.broken(f"{name}/{index}: {moving} in {stage!r} is not what {life} moves")
-                if life.stage:
+                if life.stage and life.kind != "salvage":
                     self._meet(f"{name}/{index}", life)
 
     # ----------------------------------------------------------------------------------------------- entries
@@ -222,6 +229,26 @@ class TabletModel:
         else:
             life.enter(BACK[1], epoch)
 
+    def _reset(self, zone: str, before: ClusterState, after: ClusterState) -> None:
+        """All who have all of a tablet give it to the one with whom its partition begins anew."""
+        tables = [name for name in self.tables if before.keyspaces[name.partition(".")[0]].replication.zone == zone]
+        for number in range(before.zones[zone].partitions):
+            now = after.zone_partitions[f"{zone}/{number}"]
+            if now is before.zone_partitions[f"{zone}/{number}"]:
+                continue
+            for name in tables:
+                life, found = self.tables[name][number], after.tablets[name].tablet(number).transition
+                if found is None or [one.node for one in found.next] != list(now.pending[0].peers):
+                    self.broken(f"{name}/{number} was to be salvaged to {now.pending[0]}: {found}")
+                    return
+                if life.stage:
+                    words, both = LIFE[life.stage], [*life.old, *(one for one in life.new if one not in life.old)]
+                    has_all = life.stage in ("write_both_read_new", BACK[0])
+                    life.old = both if has_all else life.new if words.startswith("reads new") else life.old
+                    life.stage, life.changed = "", after.epoch
+                life.new, life.kind = [(one.node, one.shard) for one in found.next], "salvage"
+                life.enter("salvage", after.epoch)
+
     def _resize(self, name: str, before: ClusterState, after: ClusterState) -> None:
         resize = before.tablets[name].resize
         if resize is None or any(life.stage for life in self.tables[name]):
@@ -246,7 +273,12 @@ class TabletModel:
     # ------------------------------------------------------------------------------------------------- rules
 
     def _lacking(self, life: TabletLife, state: ClusterState, seen: set[str]) -> Iterator[str]:
-        """Who had to have acknowledged: a majority of both sets in each datacenter, of the dead as far as they may."""
+        """Who had to have acknowledged: a majority of both sets in each datacenter, of the dead as far as they may; or
+        the survivor of a salvage.
+        """
+        if life.kind == "salvage":
+            yield from (node for node, _ in life.new if node not in seen)
+            return
         comes = {node for node, _ in life.new} - {node for node, _ in life.old}
         goes = {node for node, _ in life.old} - {node for node, _ in life.new}
         excused = {node for node, _ in {*life.old} ^ {*life.new} if _dead(state, node)}
@@ -266,6 +298,8 @@ class TabletModel:
     def _workers(self, life: TabletLife, state: ClusterState) -> list[str]:
         """Who had to have reported, as far as it is one for sure."""
         words = LIFE[life.stage]
+        if "survivor" in words:
+            return [node for node, _ in life.new]
         comes = [node for node, shard in life.new if (node, shard) not in life.old]
         goes = [node for node, shard in life.old if (node, shard) not in life.new]
         if "streamed" in words:

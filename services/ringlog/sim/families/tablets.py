@@ -14,7 +14,7 @@ from ringlog.kernel.commands.tablets import (
 )
 from ringlog.kernel.state import ClusterState, in_order
 from ringlog.kernel.tablets.map import Tablet, TabletMap
-from ringlog.kernel.tablets.stages import KINDS, next_stage
+from ringlog.kernel.tablets.stages import ASKED, next_stage
 from ringlog.kernel.tablets.track import transitions
 from ringlog.kernel.values import Witness
 from ringlog.sim.chance import Chance
@@ -45,7 +45,7 @@ def _migrate(state: ClusterState, chance: Chance) -> MigrateTablets | None:
     if chance.happens(0.2):
         kind, target = "intranode_migration", state.nodes[source.node]
     elif chance.happens(0.1):
-        kind = chance.pick(list(KINDS))
+        kind = chance.pick(list(ASKED))
     if kind == "repair":
         return MigrateTablets((TabletMigration(tablets.table, tablet.index, kind),))
     to = Shard(target.id, chance.below(target.shards + 1))

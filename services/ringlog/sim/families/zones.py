@@ -23,6 +23,7 @@ from ringlog.kernel.zones.resets import MANUAL
 from ringlog.sim.chance import Chance
 from ringlog.sim.checks.zones import ZonesCheck
 from ringlog.sim.families.family import DrawCommand, Family
+from ringlog.sim.rebalancing import HIGH_ZONE, OF_DATA, STRONG_ZONE, WIDEN
 
 REPLICAS_MAX, PARTITIONS_MAX = 4, 3
 """Few, since a run has few nodes."""
@@ -59,7 +60,22 @@ def _strong(state: ClusterState, chance: Chance) -> CreateZone | None:
         return None
     some = tuple(nodes[: chance.between(1, len(nodes))])
     replicas = chance.between(1, min(3, len(some)))
-    return CreateZone("z3", some, chance.between(1, PARTITIONS_MAX), replicas, scale_down=chance.pick([0, 1, NEVER]))
+    return CreateZone(OF_DATA, some, chance.between(1, PARTITIONS_MAX), replicas, scale_down=chance.pick([0, 1, NEVER]))
+
+
+def _high(state: ClusterState, chance: Chance) -> CreateZone | None:
+    """The same, on all of them, which goes on when a majority is lost."""
+    nodes = tuple(node for node in _alive(state) if state.nodes[node].state == "normal")
+    if not nodes:
+        return None
+    mode, replicas = HIGH_AVAILABILITY, min(chance.pick([2, 3, 4, 4]), len(nodes))
+    return CreateZone(OF_DATA, nodes, chance.between(1, PARTITIONS_MAX), replicas, mode=mode)
+
+
+def _widen(state: ClusterState, chance: Chance) -> AlterZone | None:
+    """As many replicas as there are data nodes: of four two may be left."""
+    zone = state.zones.get(OF_DATA)
+    return None if zone is None else AlterZone(OF_DATA, replicas=min(REPLICAS_MAX, len(zone.nodes)))
 
 
 def _shift(state: ClusterState, chance: Chance) -> SetDataNodes | None:
@@ -133,7 +149,7 @@ def _restart(state: ClusterState, chance: Chance) -> RestartReplicas | None:
     return RestartReplicas(one.zone, one.number, nodes[:count] if chance.happens(0.5) else nodes[-count:], state.epoch)
 
 
-PLACING: Final[Mapping[str, DrawCommand]] = {"StrongZone": _strong, "Shift": _shift}
+PLACING: Final[Mapping[str, DrawCommand]] = {STRONG_ZONE: _strong, HIGH_ZONE: _high, WIDEN: _widen, "Shift": _shift}
 """Beside these, in runs in which a zone places a keyspace."""
 
 DRAWN: Final[Mapping[str, DrawCommand]] = {

@@ -1,0 +1,124 @@
+"""What the reset of a partition does to its data: they are *salvaged*, out of what is left.
+
+A tablet of a partition that has lost its majority can neither be read nor written. The reset gives it one survivor, the
+one with which the partition begins anew. Before he is read he takes what all others have who are alive (the stages of
+``salvage``, ``tablets.stages``): what is read afterwards is one copy of all that is left. Then he goes on alone, and
+the others begin with what he has.
+
+=====================  =============================================================  ================================
+a tablet is            who has all of its rows                                        the salvage begins from
+=====================  =============================================================  ================================
+settled, or repaired   its replicas                                                   these
+on its way             who may be read in its stage; where both groups are written    these
+                       and the new one has all, both
+being salvaged         as before the salvage, until the survivor may be read          these
+=====================  =============================================================  ================================
+
+**What is lost** is what nobody alive has: of registers writes that reached only the others; of rows nothing that the
+survivor's position in the mutations topic has yet to pass, since he reads that himself. Where nobody alive has a
+tablet, all of it is lost. A quorum of those who were declared down, and are not, may acknowledge writes until they
+hear of the reset: these are lost, too.
+
+Invariant: nobody who is alive and has a tablet is left out of its salvage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ringlog.kernel.outcome import Rejected
+from ringlog.kernel.state import ClusterState
+from ringlog.kernel.tablets.groups import is_forfeited
+from ringlog.kernel.tablets.map import Tablet, TabletMap, TabletReplica, with_settled, with_transitions
+from ringlog.kernel.tablets.stages import (
+    FALLBACK,
+    SALVAGE,
+    WRITE_BOTH_READ_NEW,
+    Side,
+    members,
+    nodes_of,
+    readers,
+)
+from ringlog.kernel.tablets.steps import begun
+from ringlog.kernel.tablets.track import may_begin
+from ringlog.kernel.values import Epoch, NodeId
+from ringlog.kernel.zones.data import maps_in
+from ringlog.kernel.zones.distribution import is_alive
+from ringlog.kernel.zones.model import ZonePartition
+
+
+def having(tablet: Tablet) -> tuple[TabletReplica, ...]:
+    """The replicas that have all rows of a tablet."""
+    transition = tablet.transition
+    if transition is not None and transition.stage in (WRITE_BOTH_READ_NEW, FALLBACK):
+        return members(tablet, Side.BOTH)
+    return readers(tablet)
+
+
+def is_served(state: ClusterState, partition: ZonePartition) -> bool:
+    """True if of each tablet of a partition a majority of those who may be read is alive."""
+    return all(_is_served(state, tablet) for _, tablet in _tablets(state, partition))
+
+
+def unsaved(state: ClusterState, partition: ZonePartition) -> tuple[str, ...]:
+    """The tables whose tablet nobody has who is alive, by name: a reset loses all rows of these in the partition."""
+    return tuple([maps.table for maps, tablet in _tablets(state, partition) if not _living(state, tablet)])
+
+
+def held_by(state: ClusterState, partition: ZonePartition) -> dict[NodeId, int]:
+    """How many tablets of a partition each node has that is alive."""
+    held: dict[NodeId, int] = {}
+    for _, tablet in _tablets(state, partition):
+        for node in _living(state, tablet):
+            held[node] = held.get(node, 0) + 1
+    return held
+
+
+def may_lose(state: ClusterState, partition: ZonePartition) -> str:
+    """What a reset of a partition may lose, in words; empty: nothing, for sure."""
+    gone = unsaved(state, partition)
+    parts = [f"all of {name} in the partition, which nobody alive has" for name in gone]
+    lacking = set[NodeId]()
+    for maps, tablet in _tablets(state, partition):
+        if maps.table not in gone and not _is_served(state, tablet):
+            lacking.update(node for node in nodes_of(having(tablet)) if not is_alive(state, node))
+    if lacking:
+        names = ", ".join(sorted(state.nodes[node].name for node in lacking))
+        parts.append(f"registers of which only {names} have the last write")
+    return "; ".join(parts)
+
+
+def refused_salvage(state: ClusterState, partition: ZonePartition) -> Rejected | None:
+    """Why the tablets of a partition may not be salvaged now; None if they may, or if it has none."""
+    return may_begin(state) if any(True for _ in _tablets(state, partition)) else None
+
+
+def salvaged(state: ClusterState, partition: ZonePartition, survivor: NodeId, epoch: Epoch) -> dict[str, TabletMap]:
+    """The maps in which the tablets of a partition begin to be salvaged to ``survivor``, by table."""
+    assert is_alive(state, survivor), "who goes on is alive"
+    found = {}
+    for maps, tablet in _tablets(state, partition):
+        group, index = having(tablet), tablet.index
+        assert group, "a tablet has replicas"
+        after = maps
+        if tablet.transition is not None:
+            after = with_settled(with_transitions(maps, {index: None}), {index: (group, epoch)})
+        shards = state.nodes[survivor].shards
+        place = next((one for one in group if one.node == survivor), TabletReplica(survivor, index % shards, 0))
+        step = begun(SALVAGE.name, after.tablet(index), (place,), epoch)
+        found[maps.table] = with_transitions(after, {index: step})
+    return found
+
+
+def _tablets(state: ClusterState, partition: ZonePartition) -> Iterator[tuple[TabletMap, Tablet]]:
+    """The tablets of a partition, by table."""
+    return ((maps, maps.tablet(partition.number)) for maps in maps_in(state, partition.zone))
+
+
+def _living(state: ClusterState, tablet: Tablet) -> list[NodeId]:
+    return [node for node in nodes_of(having(tablet)) if is_alive(state, node)]
+
+
+def _is_served(state: ClusterState, tablet: Tablet) -> bool:
+    group = nodes_of(readers(tablet))
+    return 2 * sum(is_alive(state, node) for node in group) > len(group) or is_forfeited(group, state.nodes)

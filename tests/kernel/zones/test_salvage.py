@@ -1,0 +1,310 @@
+"""Partitions with data that have lost their majority begin anew: what is left is merged into one survivor."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from ringlog.kernel.commands.nodes import DeclareUp
+from ringlog.kernel.commands.rebalances import ResetPartitions
+from ringlog.kernel.commands.tablets import RevertTablets, TabletRevert
+from ringlog.kernel.commands.zones import AlterZone, SetDataNodes
+from ringlog.kernel.fold import fold
+from ringlog.kernel.operations.stages import in_flight
+from ringlog.kernel.state import ClusterState
+from ringlog.kernel.tablets.groups import group_of, streams_of
+from ringlog.kernel.tablets.track import transitions
+from ringlog.kernel.zones.data import goal_of, holders
+from ringlog.kernel.zones.resets import can_go_on
+from ringlog.kernel.zones.salvage import having, may_lose, unsaved
+from ringlog.node.work import works_of
+from ringlog.operator.zone_sentences import told
+from ringlog.protocol.zone_waits import OPERATION, VOTERS, waits_of
+from tests.kernel.entries import entry
+from tests.kernel.tablets.lives import joining
+from tests.kernel.zones.placed import (
+    TABLE,
+    create_table,
+    led,
+    migration,
+    of_coordinator,
+    of_rebalancer,
+    on,
+    said,
+    with_data,
+)
+from tests.kernel.zones.scenes import done, down, ids, partition, reset, shown, tried, trigger
+
+HIGH = "high_availability"
+
+
+def lost(letters: str = "BC", nodes: str = "ABC", outside: str = "", **values: Any) -> ClusterState:
+    """A zone of one partition with data on these nodes, of which some are down."""
+    values = {"partitions": 1, "replicas": len(nodes), **values}
+    return done(with_data(nodes, outside, **values), *down(letters))
+
+
+def refusal(state: ClusterState, command: ResetPartitions) -> tuple[str, str]:
+    outcome = fold(state, entry(state, command)).outcome
+    return outcome.code, outcome.detail
+
+
+def up(state: ClusterState) -> ClusterState:
+    return done(state, *(DeclareUp(one.id, "") for one in state.nodes.values() if one.down))
+
+
+def waits(state: ClusterState) -> str | None:
+    return told(state, partition(state), waits_of(state, partition(state), said(state)))
+
+
+def steps(state: ClusterState, count: int) -> ClusterState:
+    """After so many of the commands that somebody asks for."""
+    for _ in range(count):
+        for command in (*of_coordinator(state), *of_rebalancer(state)):
+            after, code = tried(state, command)
+            if not code:
+                state = after
+                break
+    return state
+
+
+def stage(state: ClusterState) -> str:
+    return next((one.stage for _, one in transitions(state)), "")
+
+
+# ------------------------------------------------------------------------------------------------- what happens
+
+
+def test_a_highly_available_zone_goes_on_with_who_is_left_and_grows_again() -> None:
+    state = with_data("ABC", partitions=1, replicas=3, mode=HIGH)
+    state, asked = led(done(state, *down("BC")))
+    assert asked == ["ResetPartitions", "AdvanceTablets", "AdvanceTablets", "SwitchStable"]
+    assert (shown(partition(state).stable), on(state), waits(state)) == ("A", "A", None)
+    assert [len(link.nodes) for link in partition(state).chain] == [3, 1]
+    state, _ = led(done(state, DeclareUp(ids("C")[0], "")))
+    assert (shown(partition(state).stable), on(state)) == ("AC", "AC")
+    state, _ = led(up(state))
+    assert (shown(partition(state).stable), on(state), waits(state)) == ("ABC", "ABC", None)
+
+
+def test_nobody_reads_the_survivor_before_he_has_what_the_others_have_who_are_alive() -> None:
+    """Of five replicas two are alive, each of which may have writes that the other one lacks."""
+    state = lost("BCE", "ABCDE", quorum=3)
+    code, detail = refusal(state, reset(state, {"A": 3, "D": 7}))
+    assert (code, "registers of which only B, C, E have the last write" in detail) == ("may_lose_data", True), detail
+    state = done(state, reset(state, {"A": 3, "D": 7}, admits_loss=True))
+    tablet = state.tablets[TABLE].tablet(0)
+    (survivor, other) = ids("DA")
+    assert [one.node for one in tablet.transition.next] == [survivor]  # type: ignore[union-attr]
+    assert streams_of(tablet, state.nodes, anywhere=True) == ((other, survivor),)
+    assert {one.source for work in works_of(state, survivor).values() for one in work.sources} == {other}
+    assert [one.node for one in group_of(tablet).read] == [one.node for one in tablet.replicas], "nobody new reads"
+    assert works_of(state, other) == {}, "only the survivor reports"
+    state = steps(state, 1)
+    group = group_of(state.tablets[TABLE].tablet(0))
+    assert [one.node for one in group.read] == [one.node for one in group.write] == [survivor]
+    assert group.changed == state.epoch, "what was answered before counts no more"
+    state, _ = led(state)
+    assert (shown(partition(state).stable), on(state)) == ("AD", "AD"), "as many as are alive"
+
+
+def test_by_hand_a_zone_gets_its_number_of_replicas_again() -> None:
+    state = lost("BC", "ABCDE", replicas=3)
+    state = done(state, AlterZone("z", replicas=3))
+    one = partition(state)
+    have = shown(one.stable)
+    state = done(up(state), *down(have[1:]))
+    state = done(state, reset(state, {have[0]: 1}, admits_loss=True))
+    assert [shown(step) for step in partition(state).pending] == [have[0]]
+    state, _ = led(state)
+    assert len(shown(partition(state).stable)) == 3
+    assert on(state) == shown(partition(state).stable)
+    assert have[0] in on(state)
+    assert not set(have[1:]) & set(on(state))
+
+
+@pytest.mark.parametrize("mode", ["strong", HIGH])
+@pytest.mark.parametrize("taken", range(12))
+def test_a_majority_that_is_lost_in_any_stage_of_a_move_loses_nothing_that_is_left(taken: int, mode: str) -> None:
+    """From ABC to ADE, and then everybody but the one who has all of the data, or A, is lost."""
+    state = with_data("ABC", "DE", partitions=1, replicas=3, mode=mode)
+    state = done(state, SetDataNodes("z", ids("ADE"), state.epoch))
+    state = steps(done(state, trigger(state)), taken)
+    have = sorted({chr(int(one.node[:8], 16) + 64) for one in having(state.tablets[TABLE].tablet(0))})
+    others = "".join(sorted(set("ABCDE") - {have[-1]}))
+    state = done(state, *down(others))
+    if can_go_on(state, state.zones["z"], partition(state)):
+        return
+    if mode == "strong":
+        state = done(state, reset(state, {have[-1]: 1}, admits_loss=True))
+    state, _ = led(state)
+    if partition(state).pending or have[-1] not in shown(partition(state).stable):
+        assert "which nobody alive" not in str(waits(state))
+        assert mode == HIGH, "an automatic one begins from who is in the configuration that was reached"
+        assert have[-1] not in shown(partition(state).reached)
+        return
+    assert have[-1] in on(state)
+    state, _ = led(up(state))
+    assert waits(state) is None
+    assert on(state) == shown(partition(state).stable)
+
+
+def test_a_survivor_that_dies_is_replaced_while_others_have_the_data_and_is_waited_for_afterwards() -> None:
+    state = lost("CDE", "ABCDE", quorum=3, mode=HIGH)
+    (command,) = [one for one in of_rebalancer(state) if isinstance(one, ResetPartitions)]
+    state = done(state, command)
+    assert (stage(state), shown(partition(state).pending[0])) == ("salvage", "A")
+    died = done(state, *down("A"))
+    state, _ = led(died)
+    assert (shown(partition(state).stable), on(state)) == ("B", "B"), "what A has that B has not is lost"
+    state = done(steps(done(lost("CDE", "ABCDE", quorum=3, mode=HIGH), command), 1), *down("A"))
+    assert stage(state) == "end_salvage"
+    assert [*of_rebalancer(state)] == [], "who is read has what the others have not"
+    assert str(waits(state)).startswith("stuck: ")
+    state, _ = led(done(state, DeclareUp(ids("A")[0], "")))
+    assert waits(state) is None
+
+
+def test_a_second_reset_may_overtake_the_first_one() -> None:
+    state = lost("CDE", "ABCDE", quorum=3)
+    state = done(state, reset(state, {"A": 3, "B": 1}, admits_loss=True))
+    state = done(state, reset(state, {"B": 3, "A": 1}, admits_loss=True))
+    assert (stage(state), shown(partition(state).pending[0])) == ("salvage", "B")
+    state, _ = led(state)
+    assert on(state) == shown(partition(state).stable) == "AB"
+
+
+def test_voters_are_alive_but_not_a_majority_of_who_has_the_data() -> None:
+    """Four replicas, of which three vote; a voter and the learner are lost."""
+    state, _ = led(with_data("ABCD", partitions=1, replicas=4, mode=HIGH))
+    voters, learner = shown(partition(state).stable).split("/")
+    state = done(state, *down(voters[0] + learner))
+    assert [one.code for one in waits_of(state, partition(state), said(state))] == [VOTERS]
+    assert "for a majority of who has its data" in str(waits(state))
+    state, asked = led(state)
+    assert asked[0] == "ResetPartitions"
+    assert (waits(state), set(on(state))) == (None, set(voters[1:]))
+
+
+def test_what_nobody_alive_has_is_given_up_by_hand_alone() -> None:
+    """A table was made while A was down: only B and C have it."""
+    state = done(with_data("ABC", partitions=1, replicas=3, mode=HIGH), *down("A"))
+    state = done(state, create_table("u", 2))
+    state = done(state, *down("BC"), DeclareUp(ids("A")[0], ""))
+    assert unsaved(state, partition(state)) == ("ks.u",)
+    assert refusal(state, reset(state, {"A": 1}, "automatic"))[0] == "nothing_survives"
+    assert [one for one in of_rebalancer(state) if isinstance(one, ResetPartitions)] == []
+    told_ = str(waits(state))
+    assert told_.startswith("stuck: for a quorum of its voters: B, C are down")
+    assert "ringlog zone reset --admit-loss, which may lose all of ks.u in the partition" in told_
+    state, _ = led(done(state, reset(state, {"A": 1}, admits_loss=True)))
+    assert (on(state), on(state, table="ks.u")) == ("A", "A")
+
+
+def test_nobody_alive_has_anything_and_an_empty_one_begins_by_hand() -> None:
+    state = lost("ABC", "ABC", "DE", mode=HIGH)
+    state = done(state, SetDataNodes("z", ids("DE"), state.epoch))
+    assert refusal(state, reset(state, {}, "automatic"))[0] == "nothing_survives"
+    assert "all of ks.t in the partition" in refusal(state, reset(state, {}))[1]
+    state, _ = led(done(state, reset(state, {}, admits_loss=True)))
+    assert on(state) == shown(partition(state).stable) == "DE"
+
+
+def test_who_has_most_of_the_tables_survives_before_who_has_the_longest_log() -> None:
+    """A table was made while A was down; then A and B are left of five."""
+    state = done(with_data("ABCDE", partitions=1, replicas=5, quorum=3), *down("A"))
+    state = done(state, create_table("u", 2), DeclareUp(ids("A")[0], ""), *down("CDE"))
+    state = done(state, reset(state, {"A": 9, "B": 1}, admits_loss=True))
+    assert shown(partition(state).pending[0]) == "B"
+    state, _ = led(state)
+    assert (on(state), on(state, table="ks.u")) == ("AB", "AB")
+
+
+# ---------------------------------------------------------------------------------------------------- refusals
+
+
+def test_a_healthy_partition_and_other_things_are_refused_and_change_nothing() -> None:
+    state = with_data("ABC", partitions=1, replicas=3)
+    assert refusal(state, reset(state, {"A": 1}, admits_loss=True))[0] == "partition_healthy"
+    one_down = done(state, *down("C"))
+    assert refusal(one_down, reset(one_down, {"A": 1}, admits_loss=True))[0] == "partition_healthy"
+    dead = done(state, *down("BC"))
+    assert refusal(dead, reset(dead, {"A": 1}, "automatic"))[0] == "not_high_availability"
+    assert refusal(dead, reset(dead, {"A": 1}))[0] == "may_lose_data"
+    assert refusal(dead, reset(dead, {"A": 1}, partitions=()))[0] == "may_lose_data", "also where none is named"
+    old = reset(dead, {"A": 1}, admits_loss=True, cause=1)
+    assert refusal(done(dead, reset(dead, {"A": 1}, admits_loss=True)), old)[0] == "outdated_cause"
+
+
+def test_where_nothing_can_be_lost_nobody_must_admit_it() -> None:
+    """Three voters of five are lost to two, and two learners: the data have a majority."""
+    state = with_data("ABCDE", partitions=1, replicas=5, quorum=2)
+    voters, _ = shown(partition(state).stable).split("/")
+    state = done(state, *down(voters[:2]))
+    assert may_lose(state, partition(state)) == ""
+    living = {name: 1 for name in "ABCDE" if name not in voters[:2]}
+    state, _ = led(done(state, reset(state, living)))
+    assert waits(state) is None
+    assert set(on(state)) >= set(living)
+
+
+def test_a_salvage_is_no_migration_that_somebody_asks_for_and_never_turns_back() -> None:
+    state = with_data("ABC", partitions=1, replicas=3)
+    assert tried(state, migration(state, "A", "B", kind="salvage"))[1] == "bad_field"
+    state = done(state, *down("BC"))
+    state = done(state, reset(state, {"A": 1}, admits_loss=True))
+    assert tried(state, RevertTablets((TabletRevert(TABLE, 0, "no"),)))[1] == "past_point_of_no_return"
+
+
+def test_an_operation_comes_first() -> None:
+    """No tablet moves beside one."""
+    state = joining(led(with_data("ABC", partitions=1, replicas=3, mode=HIGH))[0], 7)
+    (operation,) = in_flight(state)
+    state = done(state, *down("BC"))
+    assert refusal(state, reset(state, {"A": 1}, admits_loss=True))[0] == "operations_in_flight"
+    assert [one.code for one in waits_of(state, partition(state), said(state))] == [VOTERS, OPERATION]
+    assert operation.id in str(waits(state))
+
+
+# ----------------------------------------------------------------------------------------------- random lives
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_random_lives_with_resets_come_to_rest_with_the_data_where_they_belong(seed: int) -> None:
+    """Nodes die and come back, data nodes change, resets come at any time. Each state is sound; in the end each tablet
+    is where its partition is, and no automatic reset gave up a tablet that somebody had who is alive.
+    """
+    random = Random(seed)
+    state = done(with_data("ABCDE", "F", partitions=2, replicas=3, mode=HIGH), create_table("u", 2))
+    for _ in range(60):
+        dice = random.random()
+        if dice < 0.2:
+            wanted = list(down(random.choice("ABCDEF")))
+        elif dice < 0.35:
+            wanted = [DeclareUp(one.id, "") for one in state.nodes.values() if one.down][: random.choice([1, 9])]
+        elif dice < 0.42:
+            nodes = ids("".join(sorted(random.sample("ABCDEF", random.choice([2, 4])))))
+            wanted = [SetDataNodes("z", nodes, state.epoch)]
+        elif dice < 0.47:
+            logs = {name: random.randrange(9) for name in random.sample("ABCDEF", 3)}
+            wanted = [reset(state, logs, admits_loss=True)]
+        else:
+            wanted = [*of_coordinator(state), *of_rebalancer(state)]
+            random.shuffle(wanted)
+        for command in wanted[: random.choice([1, 2, 9])]:
+            before = state
+            state, code = tried(state, command)
+            if not code and isinstance(command, ResetPartitions) and command.mode == "automatic":
+                assert [unsaved(before, partition(before, number)) for number in command.partitions] == [()] * len(
+                    command.partitions
+                )
+    state = done(state, SetDataNodes("z", ids("ABCDE"), state.epoch))
+    state, _ = led(up(state))
+    for number in range(2):
+        one = partition(state, number)
+        assert waits_of(state, one, said(state)) == ()
+        for tablets in state.tablets.values():
+            assert tablets.tablet(number).transition is None
+            assert holders(tablets.tablet(number)) == goal_of(one).must
