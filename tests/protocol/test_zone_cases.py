@@ -1,6 +1,6 @@
-"""Case groups 4, 7, 11 and 19 of Apache Ignite 3's rebalance, each from what is given to what follows.
+"""Case groups of Apache Ignite 3's rebalance, each from what is given to what follows.
 
-The others are in ``test_rebalancer`` and ``tests.kernel.zones``.
+``test_zone_case_index`` names the tests of all groups.
 """
 
 from __future__ import annotations
@@ -10,11 +10,14 @@ import pytest
 from ringlog.client.plans import Access, Level, RequestPlan, plan, request_of
 from ringlog.kernel.commands.cluster import ChangeSettings, TakeOver
 from ringlog.kernel.commands.keyspaces import CreateKeyspace
+from ringlog.kernel.commands.rebalances import CancelRebalance
 from ringlog.kernel.commands.zones import AlterZone, CreateZone, SetDataNodes
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.zones.model import HIGH_AVAILABILITY
+from ringlog.node.protocol.groups import Member
 from ringlog.node.registers import Durable, RegisterReplica, admit_read, admit_write, adopt, apply, look_up, restarted
 from ringlog.protocol.rebalancer_core import ROLE
+from ringlog.protocol.zone_groups import HAS, awaited, session
 from ringlog.wire.cells import RegisterCell, key_of
 from ringlog.wire.data import NOT_MEMBER
 from tests.kernel.zones.placed import (
@@ -25,10 +28,11 @@ from tests.kernel.zones.placed import (
     of_coordinator,
     of_rebalancer,
     on,
+    said,
     with_data,
     zone_only,
 )
-from tests.kernel.zones.scenes import done, down, ids, partition, reset, shown, switch, tried, trigger
+from tests.kernel.zones.scenes import NoRows, done, down, ids, partition, reset, shown, switch, tried, trigger
 
 KEY, CELL = key_of(TABLE, b"seat-12A"), RegisterCell(7, b"taken")
 
@@ -58,6 +62,76 @@ def asked(state: ClusterState, access: Access) -> str:
     found = plan(state, request_of(KEY, access, Level.QUORUM, "dc1"))
     assert isinstance(found, RequestPlan), found
     return "".join(sorted(chr(int(one.node[:8], 16) + 64) for one in found.replicas))
+
+
+def test_3_every_table_of_a_zone_ends_as_the_last_number_of_replicas_says() -> None:
+    """The last number comes while the steps of the ones before are on their way."""
+    state = done(with_data("ABC", partitions=2, replicas=1), create_table("u", 2))
+    for replicas_ in (2, 3, 2):
+        state = done(state, AlterZone("z", replicas=replicas_))
+        state = done(state, trigger(state))
+        for command in (*of_coordinator(state), *of_rebalancer(state)):
+            state = tried(state, command)[0]
+    state, _ = led(state)
+    for number in range(2):
+        one = partition(state, number)
+        assert (one.pending, one.planned, len(shown(one.stable))) == ((), None, 2)
+        assert {on(state, number, table) for table in ("ks.t", "ks.u")} == {shown(one.stable)}
+
+
+@pytest.mark.parametrize("asked_after", range(8))
+def test_5_who_goes_and_is_wanted_again_keeps_its_rows(asked_after: int) -> None:
+    """From ABC to AB, and before that is done to ABC again: where C has its tablet still, it never goes."""
+    state = with_data("ABC", partitions=1, replicas=3)
+    since = {one.node: one.since for one in state.tablets[TABLE].replicas(0)}
+    state = done(state, SetDataNodes("z", ids("AB"), state.epoch))
+    state = done(state, trigger(state))
+    for _ in range(asked_after):
+        for command in (*of_coordinator(state), *of_rebalancer(state)):
+            state, code = tried(state, command)
+            if not code:
+                break
+    had = state.tablets[TABLE].tablet(0).transition is None and on(state) == "ABC"
+    state = to(state, "ABC")
+    assert on(state) == shown(partition(state).stable) == "ABC"
+    after = {one.node: one.since for one in state.tablets[TABLE].replicas(0)}
+    assert (after == since) is had
+
+
+def test_9_a_node_that_did_not_hear_of_a_step_says_nothing_and_gets_its_replica_when_it_is_back() -> None:
+    """What it acknowledged before it was cut off is the state before the trigger; then it is started again."""
+    before = led(zone_only("ABC", "D", partitions=1, replicas=3))[0]
+    state = done(before, SetDataNodes("z", ids("ABD"), before.epoch))
+    state = done(state, trigger(state))
+    cut_off = Member(ids("D")[0], NoRows())
+    assert cut_off.words(before, before.epoch) == ()
+    assert cut_off.words(state, before.epoch) == (), "the step is not on its disk"
+    others = said(state, silent=ids("D"))
+    assert awaited(partition(state), others) == ids("D")
+    back = Member(ids("D")[0], NoRows()).words(state, state.epoch)
+    assert [one.operation for one in back] == [session(partition(state), HAS)]
+
+
+def test_9_a_move_that_was_undone_by_hand_happens_when_it_is_asked_for_again() -> None:
+    """Nothing can take a pending step away but a cancel."""
+    state = led(zone_only("ABC", "D", partitions=1, replicas=3))[0]
+    state = done(state, SetDataNodes("z", ids("ABD"), state.epoch))
+    state = done(state, trigger(state))
+    state, asked_for = led(done(state, CancelRebalance("z", 0, partition(state).revisions.pending)))
+    assert (shown(partition(state).stable), asked_for) == ("ABC", ["FinishCancel"])
+    assert shown(partition(led(done(state, trigger(state)))[0]).stable) == "ABD"
+
+
+def test_14_a_quorum_of_its_own_decides_what_is_lost() -> None:
+    """Seven replicas with a quorum of two: three vote. Four are lost, and no reset is due while two voters live."""
+    state = led(zone_only("ABCDEFG", partitions=1, replicas=7, quorum=2, mode=HIGH_AVAILABILITY))[0]
+    voters, learners = shown(partition(state).stable).split("/")
+    assert (len(voters), len(learners)) == (3, 4)
+    spared = done(state, *down(voters[:1] + learners[:3]))
+    assert tried(spared, reset(spared, {voters[1]: 1}))[1] == "partition_healthy"
+    assert "ResetPartitions" not in led(spared)[1]
+    lost = done(state, *down(voters[:2] + learners[:2]))
+    assert "ResetPartitions" in led(lost)[1]
 
 
 def test_4_a_spare_takes_the_place_of_who_left_and_gives_it_back_and_only_members_answer() -> None:
