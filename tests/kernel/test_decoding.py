@@ -87,12 +87,14 @@ def _is_inverse(data: bytes) -> None:
     assert encode(found) == data
 
 
-def test_equal_members_are_one_object() -> None:
+def test_equal_members_and_equal_groups_are_one_object() -> None:
     state = decode_state(long_life())
     groups = [group for placement in state.placements.values() for group in placement.ranges]
     members = {member: member for group in groups for member in group.read}
     assert members
     assert all(members[member] is member for group in groups for member in group.read)
+    sides = {side: side for group in groups for side in (group.read, group.write)}
+    assert all(sides[side] is side for group in groups for side in (group.read, group.write))
 
 
 @pytest.mark.parametrize(

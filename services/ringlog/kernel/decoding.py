@@ -9,15 +9,16 @@ It is total: whatever the bytes are, the answer is a state or ``StateUndecodable
 What it gives is well formed, and its history covers the epochs that it must. Whether it is a state that the fold of
 some log has come to only its digest can tell, to who has that from elsewhere.
 
-Equal texts and equal members of groups become one object, as they mostly are in a folded state.
+Equal texts, equal groups and equal members of groups become one object, as they mostly are in a folded state.
 """
 
 from __future__ import annotations
 
 import types
 import typing
+from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from itertools import pairwise
 from typing import Any, Final
@@ -28,6 +29,7 @@ from ringlog.kernel.encoding import DIGESTED, is_empty, layout_of
 from ringlog.kernel.generations.packed import kept
 from ringlog.kernel.memory import Applied, History, history_of
 from ringlog.kernel.state import EMPTY_STATE, ClusterState, Replica
+from ringlog.kernel.swift import is_plain, maker_of
 from ringlog.kernel.values import GenerationRange
 
 Read = Callable[["_Reader", int], Any]
@@ -88,13 +90,13 @@ def _with_its_history(state: ClusterState) -> ClusterState:
 class _Reader:
     """Bytes, and how far they are read."""
 
-    __slots__ = ("at", "data", "members", "texts")
+    __slots__ = ("at", "data", "known", "texts")
 
     def __init__(self, data: bytes) -> None:
         self.data = data
         self.at = 0
         self.texts: dict[bytes, str] = {}
-        self.members: dict[bytes, Replica] = {}
+        self.known: dict[Read, dict[bytes, Any]] = defaultdict(dict)
 
     def value(self, readers: dict[bytes, Read]) -> Any:
         """The next value, of one of these tags."""
@@ -133,10 +135,13 @@ def _integer(reader: _Reader, end: int) -> int:
     if end - reader.at > INTEGER_DIGITS_MAX:
         raise StateUndecodable(f"offset {reader.at}: an integer of {end - reader.at} digits")
     body = reader.rest(end)
-    digits = body.removeprefix(b"-")
-    if not digits.isdigit() or b"%d" % int(body) != body:
+    try:
+        found = int(body)
+    except ValueError:
+        found = None
+    if found is None or b"%d" % found != body:  # there are other ways to write it
         raise StateUndecodable(f"offset {end}: {body!r} is no integer")
-    return int(body)
+    return found
 
 
 def _text(reader: _Reader, end: int) -> str:
@@ -170,12 +175,14 @@ def _reader_of(annotation: Any) -> dict[bytes, Read]:
     if annotation is History:
         return {b"L": _history}
     if is_dataclass(annotation):
-        return {b"R": _member(_record(Replica)) if annotation is Replica else _record(annotation)}
+        return {b"R": _once(_record(Replica)) if annotation is Replica else _record(annotation)}
     origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in (typing.Union, types.UnionType):
         return {tag: read for one in inner for tag, read in _reader_of(one).items()}
     if origin is tuple and inner[0] is GenerationRange:
         return {b"L": _ranges(_items(_reader_of(GenerationRange)))}
+    if origin is tuple and inner == (Replica, ...):
+        return {b"L": _once(_items(_reader_of(Replica)))}
     if origin is tuple:
         return {b"L": _items(_reader_of(inner[0])) if inner[1:] == (...,) else _fixed(*map(_reader_of, inner))}
     assert origin is Map, f"{annotation} has no canonical encoding"
@@ -219,6 +226,7 @@ def _record(kind: Any) -> Read:
     class_name, layout = layout_of(kind)
     hints = typing.get_type_hints(kind)
     of_fields = [(name, encoded, default, _reader_of(hints[name])) for name, encoded, default in layout]
+    make, names = maker_of(kind) if is_plain(kind) else kind, [field.name for field in fields(kind)]
 
     def read(reader: _Reader, end: int) -> Any:
         if not reader.data.startswith(class_name, reader.at):
@@ -234,23 +242,26 @@ def _record(kind: Any) -> Read:
                 found[name] = item
             elif default is MISSING:
                 raise StateUndecodable(f"offset {reader.at}: {kind.__name__}.{name} is missing")
-        return kind(**found)
+            else:
+                found[name] = default
+        return make(*[found[name] for name in names])
 
     return read
 
 
-def _member(read: Read) -> Read:
-    """The same few are in the groups of a hundred thousand ranges: equal bytes give one object."""
+def _once(read: Read) -> Read:
+    """The same few stand in a hundred thousand ranges: equal bytes are read once, and give one object."""
 
-    def member(reader: _Reader, end: int) -> Replica:
-        body = reader.data[reader.at : end]
-        found = reader.members.get(body)
+    def once(reader: _Reader, end: int) -> Any:
+        known, body = reader.known[read], reader.data[reader.at : end]
+        found = known.get(body)
         if found is None:
-            found = reader.members[body] = read(reader, end)
-        reader.at = end
+            found = known[body] = read(reader, end)
+        else:
+            reader.at = end
         return found
 
-    return member
+    return once
 
 
 def _history(reader: _Reader, _end: int) -> History:
