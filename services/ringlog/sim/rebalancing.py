@@ -99,7 +99,7 @@ def losing_majority(
             if chance.happens(0.4):  # what is written now it lacks
                 drawn.append((at * MS, "pause", (name, chance.between(300, 1_500))))
         for turn, who in enumerate(applications):
-            drawn.append(((at + 60 * turn + 50) * MS, "register", (who, turn, "write-ONE")))
+            drawn.append(((at + 60 * turn + 50) * MS, "register", (who, turn, "write-QUORUM")))
         drawn.append(((at + chance.between(300, 600)) * MS, "zone", (OUTAGE,)))
         drawn.append(((at + chance.between(900, 2_800)) * MS, "zone", (RETURN,)))
         for _ in range(6):
