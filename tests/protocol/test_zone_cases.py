@@ -79,25 +79,6 @@ def test_3_every_table_of_a_zone_ends_as_the_last_number_of_replicas_says() -> N
         assert {on(state, number, table) for table in ("ks.t", "ks.u")} == {shown(one.stable)}
 
 
-@pytest.mark.parametrize("asked_after", range(8))
-def test_5_who_goes_and_is_wanted_again_keeps_its_rows(asked_after: int) -> None:
-    """From ABC to AB, and before that is done to ABC again: where C has its tablet still, it never goes."""
-    state = with_data("ABC", partitions=1, replicas=3)
-    since = {one.node: one.since for one in state.tablets[TABLE].replicas(0)}
-    state = done(state, SetDataNodes("z", ids("AB"), state.epoch))
-    state = done(state, trigger(state))
-    for _ in range(asked_after):
-        for command in (*of_coordinator(state), *of_rebalancer(state)):
-            state, code = tried(state, command)
-            if not code:
-                break
-    had = state.tablets[TABLE].tablet(0).transition is None and on(state) == "ABC"
-    state = to(state, "ABC")
-    assert on(state) == shown(partition(state).stable) == "ABC"
-    after = {one.node: one.since for one in state.tablets[TABLE].replicas(0)}
-    assert (after == since) is had
-
-
 def test_9_a_node_that_did_not_hear_of_a_step_says_nothing_and_gets_its_replica_when_it_is_back() -> None:
     """What it acknowledged before it was cut off is the state before the trigger; then it is started again."""
     before = led(zone_only("ABC", "D", partitions=1, replicas=3))[0]

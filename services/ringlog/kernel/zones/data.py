@@ -8,13 +8,11 @@ CDC streams are those of tablets. A step of a partition counts as applied only w
 a partition            must have its tablets      may keep them                              left when
 =====================  =========================  =========================================  =======================
 at rest                who has it                 nobody else
-has a step before it   who has the step           who has the last step of the queue, or     all must have them
-                                                  what is planned, too
+has a step before it   who has the step           who has the last step of the queue, too    all must have them
 is being cancelled     who had it before          nobody else                                the living must have them
 =====================  =========================  =========================================  =======================
 
-A node whose role changes is out of a group in between (``zones.queue``); it keeps its tablets meanwhile. So does one
-that goes and is planned to come back, unless its replica is to be made anew. On the way back a dead node is not waited
+A node whose role changes is out of a group in between (``zones.queue``); it keeps its tablets meanwhile. On the way back a dead node is not waited
 for: it may never return; when it does it gets its tablets, also those of tables that were created meanwhile.
 
 Invariant: the replicas of a tablet, and those that it is to have, are on nodes that its partition has, or goes to.
@@ -55,8 +53,7 @@ def goal_of(partition: ZonePartition) -> ZoneGoal:
         return _back(partition)
     if partition.pending:
         head = frozenset(partition.pending[0].nodes)
-        stays = () if partition.planned is None or partition.reduce or partition.append else partition.planned.nodes
-        return ZoneGoal(head, head.union(partition.pending[-1].nodes, stays), forward=True)
+        return ZoneGoal(head, head.union(partition.pending[-1].nodes), forward=True)
     have = frozenset(() if partition.stable is None else partition.stable.nodes)
     return ZoneGoal(have, have, forward=False)
 
