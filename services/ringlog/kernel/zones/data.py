@@ -12,8 +12,9 @@ has a step before it   who has the step           who has the last step of the q
 is being cancelled     who had it before          nobody else                                the living must have them
 =====================  =========================  =========================================  =======================
 
-A node whose role changes is out of a group in between (``zones.queue``); it keeps its tablets meanwhile. On the way back a dead node is not waited
-for: it may never return; when it does it gets its tablets, also those of tables that were created meanwhile.
+A node whose role changes is out of a group in between (``zones.queue``); it keeps its tablets meanwhile. On the way
+back a dead node is not waited for: it may never return; when it does it gets its tablets, also those of tables that
+were created meanwhile.
 
 Invariant: the replicas of a tablet, and those that it is to have, are on nodes that its partition has, or goes to.
 """
