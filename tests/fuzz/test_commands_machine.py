@@ -274,7 +274,8 @@ def test_any_commands_in_any_order() -> None:
     )
     print(f"\n{_table()}")
     assert sum(count for (_, code), count in SEEN.items() if code == "applied") > 200, "too little happened"
-    assert len(_kinds({"applied"})) >= len(KINDS) * 2 // 5, "too little happened"
+    # Constants are drawn from all imported modules: which kinds come depends on the tests before this one.
+    assert len(_kinds({"applied"})) >= len(KINDS) // 3, "too little happened"
 
 
 def _kinds(codes: Set[str]) -> set[str]:

@@ -105,10 +105,10 @@ STALE = Mutant(
 
 
 def test_a_plan_that_comes_after_a_take_over_has_no_effect() -> None:
-    """Its instance is slow from the moment that it has planned, and loses its role; planted: no term is asked for."""
+    """Its instance is slow once it has planned again, and loses its role; planted: no term is asked for."""
     late = (
-        Action(10, 0, "when", ("balancing", 1, 0, "slow", HERE, 3_000, 6_000)),
-        Action(11, 0, "when", ("balancing", 1, 200, "hand_over", "balancer")),
+        Action(10, 0, "when", ("balancing", 2, 0, "slow", HERE, 1_500, 6_000)),
+        Action(11, 0, "when", ("balancing", 2, 200, "hand_over", "balancer")),
     )
     for seed in range(3):
         assert spread(played(seed, *late))["n3"] > 0
