@@ -196,14 +196,20 @@ class AckedProducer:
         """
         together = _Together(topic, len(values))
         records: list[dict[str, Any]] = [{"value": value} for value in values]
+        none: LogError | None = None
         with self._lock:
-            is_closed, producer = self._closed, self._producer
-            if not is_closed:
-                producer.produce_batch(topic, records, partition=0, on_delivery=together.delivered)
+            producer = self._producer
+            try:
+                if not self._closed:
+                    producer.produce_batch(topic, records, partition=0, on_delivery=together.delivered)
+                else:
+                    none = _closed(topic)
+            except (BufferError, KafkaException) as refused:  # of the call, before the first record
+                none = LogUnavailable(f"{topic}: not sent: {refused}", "its fate is unknown")
         is_broken = False
         for record in records:
-            if is_closed:
-                together.answered(_closed(topic))
+            if none is not None:
+                together.answered(none)
             elif (error := record.get(REFUSED)) is not None:
                 is_broken |= error.fatal() or error.code() == KafkaError._FATAL
                 together.answered(_refusal(topic, None, len(record["value"]), error))
