@@ -226,6 +226,13 @@ def test_closing_tells_that_fates_are_open(logs: Logs) -> None:
         future.result(0)
 
 
+def test_what_is_submitted_to_a_closed_client_has_an_end(logs: Logs) -> None:
+    client = Client("", "tests", "tester", logs=logs).start()
+    client.close()
+    with pytest.raises(SubmissionTimedOut, match="of a client that is closed"):
+        client.submit_future(Noop(), timeout_s=0.1).result(timeout=10)
+
+
 def test_a_halted_replica_ends_what_waits(client: Client) -> None:
     def fail(*_: object) -> None:
         raise RuntimeError("broken")

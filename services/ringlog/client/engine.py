@@ -138,7 +138,11 @@ class Engine:
                 if busy.question.asked != asked:
                     raise InvalidSubmission(f"request id {asked.request_id} is in use", "take another one")
                 return busy.future
-            pending = self._pending[asked.request_id] = _Pending(question, micros(timeout_s), self._resend)
+            pending = _Pending(question, micros(timeout_s), self._resend)
+            if self._stopping.is_set():  # nobody looks at the times any more
+                pending.future.set_exception(_timed_out(pending, "an answer, of a client that is closed"))
+                return pending.future
+            self._pending[asked.request_id] = pending
             settle = self._go_on(pending, None)
         self._end(settle)
         return pending.future
