@@ -75,7 +75,11 @@ def held_by(state: ClusterState, partition: ZonePartition) -> dict[NodeId, int]:
 
 
 def may_lose(state: ClusterState, partition: ZonePartition) -> str:
-    """What a reset of a partition may lose, in words; empty: nothing, for sure."""
+    """What a reset of a partition may lose, in words; empty: it has no data.
+
+    A quorum without the survivor may acknowledge a write after the survivor has fetched what the others have, and a
+    source may be declared down before it is asked. So a reset with data is never without a possible loss.
+    """
     gone = unsaved(state, partition)
     parts = [f"all of {name} in the partition, which nobody alive has" for name in gone]
     lacking = set[NodeId]()
@@ -85,6 +89,8 @@ def may_lose(state: ClusterState, partition: ZonePartition) -> str:
     if lacking:
         names = ", ".join(sorted(state.nodes[node].name for node in lacking))
         parts.append(f"registers of which only {names} have the last write")
+    if any(True for _ in _tablets(state, partition)):
+        parts.append("writes acknowledged while the survivor fetches what the others have")
     return "; ".join(parts)
 
 
