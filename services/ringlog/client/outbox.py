@@ -8,7 +8,9 @@ as much as ten requests in it. So requests travel together, as far as nobody wai
   answers of the other are read and what follows on them is made.
 - ``GROUP`` are enough whatever is under way: who submits hundreds at once has the first ones decided while the last
   ones are still made. Nothing less goes out before that where it is known that more follow at once.
-- What has waited for ``HOLD`` goes out in any case: the validator may be away, and what is under way lost.
+- What has waited for ``HOLD`` goes out when the listener looks next, in any case: the validator may be away, and what
+  is under way lost. It looks ten times a second, but for the patience of a read barrier (5 s) while the log's end is
+  not to be learned.
 
 Not safe from threads: its owner has a lock.
 """

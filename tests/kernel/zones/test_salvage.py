@@ -239,7 +239,7 @@ def test_a_healthy_partition_and_other_things_are_refused_and_change_nothing() -
 
 
 def test_also_where_the_data_have_a_majority_somebody_must_admit_the_loss() -> None:
-    """Two of three voters are lost; three nodes who are alive have the data, and may acknowledge without one of them."""
+    """Two of three voters are lost. That the data have a majority says nothing of what is written meanwhile."""
     state = with_data("ABCDE", partitions=1, replicas=5, quorum=2)
     voters, _ = shown(partition(state).stable).split("/")
     state = done(state, *down(voters[:2]))
