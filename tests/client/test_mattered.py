@@ -148,24 +148,26 @@ def test_nobody_is_asked_in_vain_and_nobody_waits_in_vain(name: str) -> None:
     assert faults(name) == set()
 
 
-def mutant(old: str, new: str) -> Mutant:
-    return Mutant("part", "ringlog.client.plans", old, new, "a part of the rule is missing", 1)
+def mutant(where: str, old: str, new: str) -> Mutant:
+    return Mutant("part", f"ringlog.client.plans:{where}", old, new, "a part of the rule is missing", 1)
 
 
-MATTERED, REMEMBERED = "max(live.changed, made))", "return min(max(found, state.history.first), state.epoch)"
+MATTERED, REMEMBERED = "max(live.changed, made)", "return min(max(found, state.history.first), state.epoch)"
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "name", "shows"),
+    ("where", "old", "new", "name", "shows"),
     [
-        (MATTERED, "made)", "join, 2 replicas", {IN_VAIN, NO_MEMBER}),
-        (MATTERED, "live.changed)", "namesake", {NAMESAKE}),
-        ("table.changed if table is not None else 0", "0", "shared tablets", {NO_MEMBER, NAMESAKE}),
-        (REMEMBERED, "return found", "forgetful", {NO_ID}),
-        (REMEMBERED, "return state.epoch", "unrelated", {WAITS}),
+        ("plan", MATTERED, "made", "join, 2 replicas", {IN_VAIN, NO_MEMBER}),
+        ("plan", MATTERED, "live.changed", "namesake", {NAMESAKE}),
+        ("_mattered", "table.changed if table is not None else 0", "0", "shared tablets", {NO_MEMBER, NAMESAKE}),
+        ("_mattered", REMEMBERED, "return found", "forgetful", {NO_ID}),
+        ("_mattered", REMEMBERED, "return state.epoch", "unrelated", {WAITS}),
     ],
     ids=["groups", "keyspace", "table", "remembered", "no more than that"],
 )
-def test_each_part_of_the_epoch_that_mattered_is_needed(old: str, new: str, name: str, shows: set[str]) -> None:
-    with planted(mutant(old, new)):
+def test_each_part_of_the_epoch_that_mattered_is_needed(
+    where: str, old: str, new: str, name: str, shows: set[str]
+) -> None:
+    with planted(mutant(where, old, new)):
         assert faults(name) & shows == shows

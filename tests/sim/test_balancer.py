@@ -96,9 +96,9 @@ def test_the_profile_of_tablets_meets_what_it_is_about() -> None:
 
 STALE = Mutant(
     "any_term",
-    RULES,
-    "    if command.term and (acting is None or acting.term != command.term):\n",
-    "    if not state.epoch:\n",
+    f"{RULES}:decide_migrate_tablets",
+    "command.term and (acting is None or acting.term != command.term)",
+    "not state.epoch",
     "",
     1,
 )
@@ -117,9 +117,9 @@ def test_a_plan_that_comes_after_a_take_over_has_no_effect() -> None:
 
 VAIN = Mutant(
     "never_back",
-    "ringlog.protocol.coordinator_core",
-    "        if one.count >= most:\n",
-    "        if one.count < 0:\n",
+    "ringlog.protocol.coordinator_core:_tried_in_vain",
+    "one.count >= most",
+    "one.count < 0",
     "",
     1,
 )
@@ -140,9 +140,9 @@ def test_a_tablet_whose_rows_do_not_come_turns_back() -> None:
 
 WAITED_FOR = Mutant(
     "the_gone_are_waited_for",
-    "ringlog.kernel.balance.drain",
-    "            forfeited = all(host.alive or host.gone for host in holders.values())\n",
-    "            forfeited = all(host.alive for host in holders.values())\n",
+    "ringlog.kernel.balance.drain:obstacles",
+    "host.alive or host.gone",
+    "host.alive",
     "",
     1,
 )

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import ast
 import zlib
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
 from ringlog.kernel import fold
 from ringlog.sim.mutants import MUTANTS, PARTS
 from ringlog.sim.mutants.measure import measure
-from ringlog.sim.mutants.plant import DoesNotApply, Mutant, planted
+from ringlog.sim.mutants.plant import DoesNotApply, Mutant, changed_tree, planted
 from ringlog.sim.mutants.reading import FOLDER, bugs_of, read_bugs
 
+FOLD = "ringlog.kernel.fold"
+ALL = (*MUTANTS, *bugs_of("rare"), *bugs_of("explored"))
 SAMPLE = 5
 QUICK = 60
 """Only bugs that are found this soon are in the sample of every change; the whole table is measured by a command."""
@@ -31,17 +35,25 @@ def test_every_file_of_planted_bugs_is_read_and_says_what_it_is_about() -> None:
 
 def test_a_bug_is_written_as_a_difference() -> None:
     found = read_bugs(
-        "# about\n\none: a bug: of sorts\na.b, 20\n-     if x:\n-\n+ pass\n\ntwo: b\nc, 3, rows\n- x\n+\n"
+        "# about\n\none: a bug: of sorts\na.b:c.d, 20\n- x = 1\n-\n+ pass\n\ntwo: b\nc:d, 3, rows\n- x\n+\n"
     )
     assert found == (
-        Mutant("one", "a.b", "    if x:\n", "pass", "a bug: of sorts", 20),
-        Mutant("two", "c", "x", "", "b", 3, "rows"),
+        Mutant("one", "a.b:c.d", "x = 1\n", "pass", "a bug: of sorts", 20),
+        Mutant("two", "c:d", "x", "", "b", 3, "rows"),
     )
+    assert [one.module for one in found] == ["a.b", "c"]
 
 
 @pytest.mark.parametrize(
     "text",
-    ["one: x", "one: x\na.b, many\n- x\n+ y", "one: x\na.b, 1\n- x", "one\na.b, 1\n- x\n+ y", "o: x\na, 1\n+ y\n- x"],
+    [
+        "one: x",
+        "one: x\na:b, many\n- x\n+ y",
+        "one: x\na:b, 1\n- x",
+        "one\na:b, 1\n- x\n+ y",
+        "o: x\na:b, 1\n+ y\n- x",
+        "one: x\na.b, 1\n- x\n+ y",
+    ],
 )
 def test_what_is_no_planted_bug_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="no planted bug"):
@@ -54,24 +66,81 @@ def test_there_are_enough_and_their_names_differ() -> None:
     assert {mutant.name for mutant in MUTANTS} >= COSTLY
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize("mutant", ALL, ids=lambda mutant: mutant.name)
 def test_every_mutant_still_applies(mutant: Mutant) -> None:
     with planted(mutant):
         pass
 
 
+def test_each_rare_bug_has_a_script_that_finds_it() -> None:
+    saved = {path.stem.partition("-")[0] for path in (Path(__file__).parent / "regressions").glob("*.json")}
+    assert {mutant.name for mutant in bugs_of("rare")} <= saved
+
+
 def test_a_bug_is_there_while_it_is_planted_and_not_afterwards() -> None:
-    tail = "\n\n\ndef _on_the_chain"
-    bug = Mutant("always_foreign", "ringlog.kernel.fold", "return None" + tail, "return 7" + tail, "", 1)
+    bug = Mutant("always_foreign", f"{FOLD}:_off_the_chain", "return None", "return 7", "", 1)
     before = fold._off_the_chain.__code__
     with planted(bug):
         assert fold._off_the_chain.__code__ is not before
     assert fold._off_the_chain.__code__ is before
 
 
+SOURCE = """
+class Room:
+    def within(self):
+        if self.left <= 0:  # over
+            return f(
+                'a', "b",
+            )
+        return f("a", "b")
+
+    async def within_too(self):
+        def inner(x=f(2)):
+            x = 1
+            y = [f(2), f(3)]
+        return inner
+"""
+
+
+def _as(old: str, new: str, target: str = "m:Room.within") -> str:
+    return ast.unparse(changed_tree(Mutant("a_bug", target, old, new, "", 1), SOURCE))
+
+
+def test_the_code_is_found_however_it_is_written() -> None:
+    """An expression in one place, or statements in a row."""
+    same = ast.unparse(ast.parse(SOURCE))
+    assert _as("self . left<=0", "True") == same.replace("self.left <= 0", "True")
+    block = "if (self.left <= 0):\n  return f('a', 'b')"
+    assert _as(block, "pass") == same.replace("if self.left <= 0:\n            return f('a', 'b')\n", "pass\n")
+    two = _as("    x = 1\n    y = [f(2), f(3)]", "    y = 2", "m:Room.within_too.inner")
+    assert two == same.replace("            x = 1\n            y = [f(2), f(3)]", "            y = 2")
+    assert _as("f(3)", "4", "m:Room.within_too") == same.replace("f(3)", "4")
+    assert _as("y = [f(2), f(3)]", "", "m:Room.within_too") == same.replace("\n            y = [f(2), f(3)]", "")
+
+
+@pytest.mark.parametrize(
+    ("old", "target", "times"),
+    [
+        ("f('a', 'b')", "m:Room.within", "has the code 2 times"),
+        ("return f('a', 'b')", "m:Room.within", "has the code 2 times"),
+        ("f(2)", "m:Room.within_too", "has the code 2 times"),
+        ("f(3)", "m:Room.within", "has the code 0 times"),
+        ("x", "m:Room.within_too.inner", "has the code 0 times"),
+        ("", "m:Room.within", "has the code 0 times"),
+        ("# f(3)", "m:Room.within_too", "has the code 0 times"),
+        ("f(3)", "m:Room.without", "is there 0 times"),
+        ("f(3)", "m:inner", "is there 0 times"),
+        ("f(3", "m:Room.within_too", "neither an expression nor statements"),
+    ],
+)
+def test_code_that_is_not_there_once_does_not_apply(old: str, target: str, times: str) -> None:
+    with pytest.raises(DoesNotApply, match=f"a_bug: .*{times}"):
+        _as(old, "pass" if old.startswith("return") else "0", target)
+
+
 def test_a_bug_that_changes_nothing_is_refused() -> None:
-    for old, new in (("no such text", "x"), ('"""The fold: one record', '"""the fold: one record')):
-        with pytest.raises(DoesNotApply), planted(Mutant("nothing", "ringlog.kernel.fold", old, new, "", 1)):
+    for old, new in (("no_such_name", "x"), ("return None", "return None  # still")):
+        with pytest.raises(DoesNotApply), planted(Mutant("nothing", f"{FOLD}:_off_the_chain", old, new, "", 1)):
             pass
 
 

@@ -16,9 +16,9 @@ SEEDS = (1, 2)
 
 UNCUT = Mutant(
     "lowered_uncut",
-    "ringlog.kernel.commands.cdc_clock",
-    "settled=lowered_to(state, command.until, context.epoch),",
-    "settled=type(state.settled)(command.until, 0, state.settled.leeways, context.epoch),",
+    "ringlog.kernel.commands.cdc_clock:decide_lower_settled_time",
+    "lowered_to(state, command.until, context.epoch)",
+    "type(state.settled)(command.until, 0, state.settled.leeways, context.epoch)",
     "a leeway that was to count from the time that was taken back never does",
     1,
 )

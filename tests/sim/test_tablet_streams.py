@@ -14,15 +14,15 @@ COORDINATOR = "ringlog.protocol.coordinator_core"
 BUGS = (
     Mutant(
         "tablets_as_before",
-        RULES,
-        "tables=tables_in_tablets(state),",
-        "tables=state.generations[-1].tables if state.generations else (),",
+        f"{RULES}:decide_commit_cdc_generation",
+        "tables_in_tablets(state)",
+        "state.generations[-1].tables if state.generations else ()",
         "the generation that a split began has the streams of the tablets before it",
         3,
     ),
     Mutant(
         "rows_of_tablets_in_the_ring",
-        ROUTING,
+        f"{ROUTING}:route",
         "_placed(table, rows.names, generation)[routed]",
         "generation[routed]",
         "the rows of a table in tablets go to the streams of the ring",
@@ -66,9 +66,9 @@ def test_without_the_request_of_the_coordinator_nothing_is_switched() -> None:
     """Planted: nobody asks for the generation. The streams stay, and the story above says so."""
     bug = Mutant(
         "nobody_asks",
-        COORDINATOR,
-        "if to_prepare(state) is None and not fits_tablets(state):",
-        "if not state.epoch:",
+        f"{COORDINATOR}:_request_for_tablets",
+        "to_prepare(state) is None and not fits_tablets(state)",
+        "not state.epoch",
         "a split begins no generation",
         1,
     )

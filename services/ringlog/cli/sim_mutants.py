@@ -107,7 +107,7 @@ def _page(rows: Mapping[str, str], known: Sequence[str], most: int | None) -> st
     lines = [
         "# Planted bugs",
         "",
-        f"Made by `ringlog sim mutants{cap} --page docs/reference/mutants.md`. Each bug is one piece of the source",
+        f"Made by `ringlog sim mutants{cap} --page docs/reference/mutants.md`. Each bug is one piece of a function",
         "replaced by another, planted alone; *found* is the number of seeds, from 1 on, until the simulator broke",
         "off, where it does not without the bug; *bound* the number within which it must, or the command fails. A few",
         "are measured with every change.",

@@ -25,24 +25,24 @@ from tests.client.explorer.way import GateRule, gate_is_met
 FINDERS = read_bugs(
     """
 answers_of_another_time: what a read got before the group changed counts
-ringlog.client.plans, 1
-- if now.request.access is Access.READ and answer.epoch < now.changed:
-+ if now.request.access is Access.READ and answer.epoch < 0:
+ringlog.client.plans:counts, 1
+- now.request.access is Access.READ and answer.epoch < now.changed
++ now.request.access is Access.READ and answer.epoch < 0
 
 answers_of_a_namesake: what was answered for a keyspace of that name before it was made anew counts
-ringlog.client.plans, 1
-- if answer.epoch < now.made:
-+ if answer.epoch < 0:
+ringlog.client.plans:counts, 1
+- answer.epoch < now.made
++ answer.epoch < 0
 
 survivors_not_streamed: who stays in a group that shrinks gets no rows
-ringlog.kernel.operations.sources, 1
--         merging.update(_surer(
-+         set(_surer(
+ringlog.kernel.operations.sources:sources_of, 1
+- merging.update(_surer((old, new), lost, fresh, merging, scopes, dead))
++ pass
 
 nobody_reports: reads go to the new owner before it has its rows
-ringlog.kernel.operations.progress, 1
-- if operation.stage not in REPORTED_STAGES:
-+ if operation.stage:
+ringlog.kernel.operations.progress:unreported, 1
+- operation.stage not in REPORTED_STAGES
++ operation.stage
 """
 )
 """Bugs that only the explorer looks for."""

@@ -1,7 +1,7 @@
 """Planted bugs: proof that the simulator finds what it is there to find.
 
-Each is a piece of the product's source and what stands in its place: they lie beside this module as files of
-differences, one for each part of the system (``reading`` says how they are written).
+Each is a piece of a function of the product and what stands in its place, both as code: they lie beside this module as
+files of differences, one for each part of the system (``reading`` says how they are written).
 """
 
 from __future__ import annotations

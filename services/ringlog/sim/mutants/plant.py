@@ -1,42 +1,55 @@
-"""Planting a bug: one piece of a module's source replaced by another, in the running process.
+"""Planting a bug: a piece of a function's syntax tree replaced by another, in the running process.
 
-The changed source is compiled, and every function of the module whose code differs gets the new code in place, so that
+The piece is code that is parsed and looked for as a tree: what is a comment, how lines are broken and which quotes are
+used make no difference. It is an expression, if that is what both codes are, else statements that follow each other in
+one block. It is in the function once, or the bug does not apply.
+
+The changed tree is compiled, and every function of the module whose code differs gets the new code in place, so that
 all that holds a reference to it runs the bug. ``planted`` takes it back.
 """
 
 from __future__ import annotations
 
+import ast
 import inspect
 import sys
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from importlib import import_module
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from ringlog.sim import prefix
 
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """In ``module`` the text ``old``, which is there once, becomes ``new``.
+    """In the function ``target`` (``module:Class.name``) the code ``old``, which is there once, becomes ``new``.
 
     ``bug``: what that means, in a few words; ``seeds``: the most of ``profile`` within which it must be found.
     """
 
     name: str
-    module: str
+    target: str
     old: str
     new: str
     bug: str
     seeds: int
     profile: str = "small"
 
+    @property
+    def module(self) -> str:
+        """The name of the module that it changes."""
+        return self.target.partition(":")[0]
+
 
 class DoesNotApply(Exception):
-    """The module does not have the text that a mutant replaces, or has it twice, or no function changes by it."""
+    """The function does not have the code that a mutant replaces, or has it twice, or nothing changes by it."""
 
 
 @contextmanager
@@ -63,24 +76,94 @@ def planted(mutant: Mutant) -> Iterator[None]:
         _put(good)
 
 
+def changed_tree(mutant: Mutant, source: str) -> ast.Module:
+    """The syntax tree of a module of this source, with the bug. Raises DoesNotApply."""
+    tree = ast.parse(source)
+    old, new = _parsed(mutant, mutant.old), _parsed(mutant, mutant.new)
+    places = list(_places(_function(mutant, tree), old, new))
+    if len(places) != 1:
+        raise DoesNotApply(f"{mutant.name}: {mutant.target} has the code {len(places)} times: {mutant.old!r}")
+    places[0]()
+    return tree
+
+
+def _parsed(mutant: Mutant, code: str) -> list[ast.stmt]:
+    try:
+        return ast.parse(textwrap.dedent(code)).body
+    except SyntaxError as error:
+        raise DoesNotApply(f"{mutant.name}: neither an expression nor statements: {code!r}") from error
+
+
+def _function(mutant: Mutant, tree: ast.Module) -> ast.AST:
+    found: ast.AST = tree
+    for name in mutant.target.partition(":")[2].split("."):
+        named = [one for one in _inner(found) if one.name == name]
+        if len(named) != 1:
+            raise DoesNotApply(f"{mutant.name}: {mutant.target} is there {len(named)} times")
+        found = named[0]
+    return found
+
+
+def _inner(scope: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]:
+    for child in ast.iter_child_nodes(scope):
+        if isinstance(child, _SCOPES):
+            yield child
+        else:
+            yield from _inner(child)
+
+
+def _places(scope: ast.AST, old: list[ast.stmt], new: list[ast.stmt]) -> Iterator[Callable[[], None]]:
+    """Where the code is, each with what puts the other code there."""
+    one, other = _alone(old), _alone(new)
+    for node in ast.walk(scope):
+        for field, value in ast.iter_fields(node):
+            if one is not None and other is not None:
+                if isinstance(value, list):
+                    yield from (partial(_put_in, value, at, 1, [other]) for at in _found([one], value))
+                elif _equal([one], [value]):
+                    yield partial(setattr, node, field, _at(value, other))
+            elif isinstance(value, list):
+                yield from (partial(_put_in, value, at, len(old), new) for at in _found(old, value))
+
+
+def _alone(code: list[ast.stmt]) -> ast.expr | None:
+    return code[0].value if len(code) == 1 and isinstance(code[0], ast.Expr) else None
+
+
+def _found(some: Sequence[ast.AST], block: Sequence[object]) -> Iterator[int]:
+    return (at for at in range(len(block) - len(some) + 1) if some and _equal(some, block[at : at + len(some)]))
+
+
+def _equal(some: Sequence[ast.AST], others: Sequence[object]) -> bool:
+    pairs = zip(some, others, strict=True)
+    return all(isinstance(other, type(one)) and ast.dump(one) == ast.dump(other) for one, other in pairs)
+
+
+def _put_in(block: list[ast.AST], at: int, count: int, new: Sequence[ast.AST]) -> None:
+    block[at : at + count] = [_at(block[at], node) for node in new]
+
+
+def _at(place: ast.AST, node: ast.AST) -> ast.AST:
+    """The node, as if it stood at the place of that one: a trace shows the line that it takes the place of."""
+    for inner in ast.walk(node):
+        ast.copy_location(inner, place)
+    return node
+
+
 def _put(codes: list[tuple[FunctionType, CodeType]]) -> None:
     for function, code in codes:
         function.__code__ = code
 
 
 def _changes(mutant: Mutant, module: ModuleType) -> list[tuple[FunctionType, CodeType]]:
-    source = inspect.getsource(module)
-    if source.count(mutant.old) != 1:
-        raise DoesNotApply(
-            f"{mutant.name}: {mutant.module} has the text {source.count(mutant.old)} times: {mutant.old!r}"
-        )
+    tree = changed_tree(mutant, inspect.getsource(module))
     scratch = ModuleType(module.__name__)
     scratch.__dict__.update({"__file__": module.__file__, "__package__": module.__package__})
     name = f"{module.__name__}.mutant"
     sys.modules[name] = scratch
     scratch.__dict__["__name__"] = name
     try:
-        exec(compile(source.replace(mutant.old, mutant.new), module.__file__ or name, "exec"), scratch.__dict__)
+        exec(compile(tree, module.__file__ or name, "exec"), scratch.__dict__)
     finally:
         del sys.modules[name]
     present, changed = _functions(module), _functions(scratch)

@@ -3,13 +3,14 @@
 A file ``PART.diff`` has a block for each, blocks are apart by an empty line; a block of lines with ``#`` is a comment:
 
     quorum_off_by_one: half of an even group counts as a quorum
-    ringlog.kernel.operations.gates, 100
+    ringlog.kernel.operations.gates:quorum, 100
     - return count // 2 + 1
     + return (count + 1) // 2
 
-That is its name and what it means; the module, the number of seeds within which it must be found, and the profile of
-these, if that is not ``small``; then the text that is in the module once, and what takes its place, line by line. A
-text need not be whole lines of the module: it begins behind the sign and a space, and ends without a line feed.
+That is its name and what it means; the function, by module and qualified name, the number of seeds within which it must
+be found, and the profile of these, if that is not ``small``; then the code that is in the function once, and what takes
+its place: an expression each, or statements each (``plant`` says how they are looked for). Code begins behind the sign
+and a space.
 """
 
 from __future__ import annotations
@@ -36,13 +37,13 @@ def read_bugs(text: str) -> tuple[Mutant, ...]:
 
 def _bug(block: list[str]) -> Mutant:
     name, colon, bug = block[0].partition(": ")
-    module, *numbers = block[1].split(", ") if len(block) > 1 else [""]
+    target, *numbers = block[1].split(", ") if len(block) > 1 else [""]
     count = sum(line.startswith("-") for line in block[2:])
     old, new = block[2 : 2 + count], block[2 + count :]
-    is_whole = colon and 1 <= len(numbers) <= 2 and numbers[0].isdecimal() and old and new
+    is_whole = colon and ":" in target and 1 <= len(numbers) <= 2 and numbers[0].isdecimal() and old and new
     if not is_whole or any(line[:1] != "-" for line in old) or any(line[:1] != "+" for line in new):
         raise ValueError(f"no planted bug: {block}")
-    return Mutant(name, module, _text(old), _text(new), bug, int(numbers[0]), *numbers[1:])
+    return Mutant(name, target, _text(old), _text(new), bug, int(numbers[0]), *numbers[1:])
 
 
 def _text(lines: list[str]) -> str:
