@@ -200,6 +200,21 @@ class RegistersCluster(NodesWorld):
         print(f"{watch.operation}: {', '.join(hit) or 'nobody hurt'}; {load.total()} operations so far", flush=True)
         return watch.done
 
+    def _start_agent(self, watch: Watch, harm: Harm) -> None:
+        """Of an agent that was killed another one, which is back with the entry that begins its term: from there on it
+        may leave stages at once; who is killed before that never takes over.
+        """
+        before = self.agents.term(harm.victim)
+
+        def follow(_: ClusterState, after: ClusterState, *__: object) -> None:
+            found = after.terms.get(harm.victim)
+            if found is not None and found.term > before:
+                watch.is_back(harm)
+
+        subscribed = self.agents.client.replica.subscribe(follow)
+        self.agents.start(harm.victim)
+        subscribed.close()
+
     def _bring_back(self, load: Load, watch: Watch, harm: Harm, between: int) -> None:
         self.go_on(load, between, f"without {harm.victim}")
         if harm.stops:
@@ -208,5 +223,4 @@ class RegistersCluster(NodesWorld):
         elif harm.victim in self.nodes:
             self.start_again(harm.victim)
         else:
-            watch.is_back(harm)  # before it acts: it may leave the next stages at once
-            self.agents.start(harm.victim)
+            self._start_agent(watch, harm)
