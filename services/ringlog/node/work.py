@@ -24,7 +24,6 @@ from dataclasses import dataclass
 from itertools import permutations
 
 from ringlog.kernel.commands.resizes import MERGE, members, resize_session
-from ringlog.kernel.commands.tablets import is_anywhere
 from ringlog.kernel.operations.gates import REPORTED_STAGES, gaining_nodes
 from ringlog.kernel.operations.sources import NOBODY
 from ringlog.kernel.ownership.placements import group_at, placement_key, placement_of_keyspace
@@ -36,7 +35,7 @@ from ringlog.kernel.tablets.map import Tablet, TabletMap
 from ringlog.kernel.tablets.stages import STAGES, nodes_of, session
 from ringlog.kernel.tablets.stages import StageWork as Kind
 from ringlog.kernel.tablets.told import changed_tablets
-from ringlog.kernel.tablets.track import transitions
+from ringlog.kernel.tablets.track import is_anywhere, transitions
 from ringlog.kernel.values import Epoch, NodeId, Token
 
 

@@ -74,7 +74,7 @@ def _without_rows(state: ClusterState) -> set[str]:
         for name, tablets in (state.tablets.items() if left else ())
         for tablet in (tablets if left.intersection(tablets.nodes) else ())
         if is_forfeited(nodes_of(tablet.replicas), state.nodes)
-        and not knows_every_row(state, nodes_of(tablet.replicas))
+        and not knows_every_row(state, name, nodes_of(tablet.replicas))
     }
 
 

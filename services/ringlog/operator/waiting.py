@@ -24,6 +24,7 @@ from ringlog.kernel.state import ClusterState, Failure, Operation
 from ringlog.kernel.tablets.gates import awaited
 from ringlog.kernel.tablets.map import Tablet, TabletMap
 from ringlog.kernel.tablets.stages import STAGES, WRITE_BOTH_READ_NEW, session
+from ringlog.kernel.tablets.track import is_anywhere
 from ringlog.kernel.values import Micros, NodeId
 from ringlog.operator.clocks import left_ahead, ways_of
 from ringlog.operator.shown import when
@@ -180,7 +181,7 @@ def tablet_waiting(state: ClusterState, tablets: TabletMap, tablet: Tablet, acks
         return WaitingFor(COORDINATOR)
     if here.kind == ACKNOWLEDGEMENTS:
         acked = {one.node: min(one.applied, one.drained) for one in witnesses_of(state, acks)}
-        text = explain(awaited(tablets, tablet, state.nodes, acked), (), state.nodes)
+        text = explain(awaited(tablets, tablet, state.nodes, acked, is_anywhere(state, tablets.table)), (), state.nodes)
     else:
         work = STAGES[tablet.transition.stage].work.value
         text = f"{', '.join(state.nodes[node].name for node in here.nodes)} to report that its work ({work}) is done"

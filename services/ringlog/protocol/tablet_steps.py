@@ -22,7 +22,6 @@ from ringlog.kernel.commands.tablets import (
     RevertTablets,
     TabletAdvance,
     TabletRevert,
-    is_anywhere,
 )
 from ringlog.kernel.operations.sources import NOBODY
 from ringlog.kernel.state import ClusterState, in_order
@@ -41,7 +40,7 @@ from ringlog.kernel.tablets.stages import (
     pending,
     session,
 )
-from ringlog.kernel.tablets.track import transitions
+from ringlog.kernel.tablets.track import is_anywhere, transitions
 from ringlog.kernel.values import Command, Epoch, NodeId, StreamReport, Witness
 
 NOTHING: Final = hashlib.sha256().hexdigest()
@@ -144,10 +143,11 @@ def _next(
     """The step of a tablet whose gate is open and whose work is reported."""
     transition = tablet.transition
     assert transition is not None, "who is settled goes nowhere"
-    if not is_open(awaited(tablets, tablet, state.nodes, acked)):
+    anywhere = is_anywhere(state, tablets.table)
+    if not is_open(awaited(tablets, tablet, state.nodes, acked, anywhere)):
         return None
     own = session(tablets.table, tablet.index, transition)
-    anywhere, done = is_anywhere(state, tablets.table), reports.get(own, {})
+    done = reports.get(own, {})
     if own and any(node not in done for node in must_report(tablet, state.nodes, anywhere)):
         return None
     told = tuple(done[node] for node in reporters(tablet, state.nodes, anywhere) if node in done) if own else ()

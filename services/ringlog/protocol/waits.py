@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from ringlog.kernel.commands.tablets import is_anywhere
 from ringlog.kernel.operations.failures import stopped_by
 from ringlog.kernel.operations.gates import gate, missing, parting
 from ringlog.kernel.operations.progress import unreported, waits_behind
@@ -21,6 +20,7 @@ from ringlog.kernel.state import ClusterState, Operation
 from ringlog.kernel.tablets.gates import awaited, must_report, waited_for
 from ringlog.kernel.tablets.map import Tablet, TabletMap
 from ringlog.kernel.tablets.stages import session
+from ringlog.kernel.tablets.track import is_anywhere
 from ringlog.kernel.values import NodeId
 from ringlog.protocol.witnesses import reports_of, sound_reports, witnesses_of
 from ringlog.wire.records import NodeAck
@@ -79,10 +79,11 @@ def tablet_waits(state: ClusterState, tablets: TabletMap, tablet: Tablet, acks: 
     """The same of a tablet in transition."""
     assert tablet.transition is not None, "a settled tablet waits for nothing"
     acked = {one.node: min(one.applied, one.drained) for one in witnesses_of(state, acks)}
-    if nodes := waited_for(awaited(tablets, tablet, state.nodes, acked)):
+    anywhere = is_anywhere(state, tablets.table)
+    if nodes := waited_for(awaited(tablets, tablet, state.nodes, acked, anywhere)):
         return Awaited(ACKNOWLEDGEMENTS, nodes)
     own = session(tablets.table, tablet.index, tablet.transition)
     done = {node for node, ack in acks.items() if own in [one.operation for one in sound_reports(state, node, ack)]}
-    wanted = must_report(tablet, state.nodes, is_anywhere(state, tablets.table)) if own else ()
+    wanted = must_report(tablet, state.nodes, anywhere) if own else ()
     nodes = tuple(node for node in wanted if node not in done)
     return Awaited(STREAMS, nodes) if nodes else Awaited(COORDINATOR)

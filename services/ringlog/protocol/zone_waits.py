@@ -27,7 +27,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ringlog.kernel.commands.tablets import is_anywhere
 from ringlog.kernel.operations.failures import stopped_by
 from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.state import ClusterState, Operation
@@ -37,7 +36,7 @@ from ringlog.kernel.tablets.gates import must_report, waited_for
 from ringlog.kernel.tablets.groups import is_forfeited
 from ringlog.kernel.tablets.map import Tablet, TabletMap
 from ringlog.kernel.tablets.stages import nodes_of
-from ringlog.kernel.tablets.track import is_draining
+from ringlog.kernel.tablets.track import is_anywhere, is_draining
 from ringlog.kernel.values import NodeId
 from ringlog.kernel.zones.data import elsewhere, goal_of, holders, maps_in, takers
 from ringlog.kernel.zones.distribution import data_nodes, is_alive, targets
@@ -186,7 +185,7 @@ def _data(state: ClusterState, one: ZonePartition) -> Iterator[ZoneWait]:
             moving.append(name)
             dead.update(_never(state, tablets, tablet))
         elif (ends := next_ends(state, tablet, goal, able)) is not None:
-            lost = set() if is_migration(state, ends) else _unknown(state, tablet)
+            lost = set() if is_migration(state, ends) else _unknown(state, tablets.table, tablet)
             unknown |= lost
             begin += [] if lost else [name]
     if unknown:
@@ -202,10 +201,10 @@ def _data(state: ClusterState, one: ZonePartition) -> Iterator[ZoneWait]:
         yield ZoneWait(BEGIN, what=tuple(begin))
 
 
-def _unknown(state: ClusterState, tablet: Tablet) -> set[NodeId]:
+def _unknown(state: ClusterState, table: str, tablet: Tablet) -> set[NodeId]:
     """The dead without whom nobody knows every row of a tablet; nobody if the living do, or nobody ever will."""
     group = nodes_of(tablet.replicas)
-    if knows_every_row(state, group) or is_forfeited(group, state.nodes):
+    if knows_every_row(state, table, group) or is_forfeited(group, state.nodes):
         return set()
     return {node for node in group if not is_alive(state, node)}
 
@@ -216,6 +215,7 @@ def _never(state: ClusterState, tablets: TabletMap, tablet: Tablet) -> set[NodeI
     if why_back(state, tablet):
         return set()
     living = {node: state.epoch for node in state.nodes if is_alive(state, node)}
-    unmet = awaited_by_tablet(tablets, tablet, state.nodes, living)
-    silent = must_report(tablet, state.nodes, is_anywhere(state, tablets.table))
+    anywhere = is_anywhere(state, tablets.table)
+    unmet = awaited_by_tablet(tablets, tablet, state.nodes, living, anywhere)
+    silent = must_report(tablet, state.nodes, anywhere)
     return {node for node in (*waited_for(unmet), *silent) if not is_alive(state, node)}

@@ -15,7 +15,6 @@ from ringlog.kernel.commands.tablets import (
     Shard,
     TabletAdvance,
     TabletMigration,
-    is_anywhere,
 )
 from ringlog.kernel.fold import fold
 from ringlog.kernel.outcome import Outcome
@@ -23,6 +22,7 @@ from ringlog.kernel.state import EMPTY_STATE, ClusterState, advance
 from ringlog.kernel.tablets.gates import reporters
 from ringlog.kernel.tablets.map import Tablet
 from ringlog.kernel.tablets.stages import next_stage, session
+from ringlog.kernel.tablets.track import is_anywhere
 from ringlog.kernel.values import (
     CdcOptions,
     Column,

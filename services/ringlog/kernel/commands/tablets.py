@@ -48,7 +48,7 @@ from ringlog.kernel.tablets.stages import (
     session,
 )
 from ringlog.kernel.tablets.steps import Step, begun, entered, stepped
-from ringlog.kernel.tablets.track import may_begin, replication_of
+from ringlog.kernel.tablets.track import is_anywhere, may_begin
 from ringlog.kernel.values import Before, Command, Epoch, NodeId, StreamReport, Witness
 
 CODES: Final = {
@@ -265,7 +265,7 @@ def decide_advance_tablets(state: ClusterState, command: AdvanceTablets, context
         if isinstance(own, Rejected):
             return own
         acked = {**common, **{node: max(epoch, common.get(node, 0)) for node, epoch in own.items()}} if own else common
-        unmet = awaited(tablets, tablet, state.nodes, acked)
+        unmet = awaited(tablets, tablet, state.nodes, acked, is_anywhere(state, tablets.table))
         if not is_open(unmet):
             return Rejected("gate_not_met", explain(unmet, (), state.nodes))
         return _unreported(state, tablets, tablet, one.reports) or entered(tablet, one.to, context.epoch)
@@ -303,11 +303,6 @@ def _unreported(
     if silent := [state.nodes[node].name for node in must if node not in told]:
         return Rejected("gate_not_met", f"reports: {', '.join(silent)} must report the work of session {open_now}")
     return None
-
-
-def is_anywhere(state: ClusterState, table: str) -> bool:
-    """True if the replication of a table knows no datacenters."""
-    return not replication_of(state, table).datacenters
 
 
 # -------------------------------------------------------------------------------------------------------- revert

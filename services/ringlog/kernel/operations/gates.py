@@ -49,7 +49,9 @@ _gaining: Final = Remembered[Plan, set[NodeId]](8)
 
 @dataclass(frozen=True, slots=True)
 class GateNeed:
-    """``need`` of ``members`` (of ``group`` of the range, in ``datacenter``) must have acknowledged the epoch."""
+    """``need`` of ``members`` (of ``group`` of the range, in ``datacenter``; empty: in all) must have acknowledged the
+    epoch.
+    """
 
     replication: str
     start: Token
@@ -237,7 +239,8 @@ def explain(gate: Gate, witnesses: Iterable[Witness], nodes: Mapping[NodeId, Nod
         by_members.setdefault(need.members, need)
     for need in list(by_members.values())[:_NEEDS_TOLD_MAX]:
         lacking = need.need - len(seen.intersection(need.members))
-        where = f"{need.group} group of {need.replication} ({need.start}, {need.end}] in {need.datacenter}"
+        where = f"{need.group} group of {need.replication} ({need.start}, {need.end}]"
+        where += f" in {need.datacenter}" if need.datacenter else ""
         reasons.append(f"{lacking} of {names(need.members)} must ({where})")
     if len(by_members) > _NEEDS_TOLD_MAX:
         reasons.append(f"and {len(by_members) - _NEEDS_TOLD_MAX} more groups")
@@ -252,18 +255,26 @@ def needs_of(
     members: tuple[NodeId, ...],
     silent: frozenset[NodeId],
     ignored: tuple[NodeId, ...],
+    as_one: bool = False,
 ) -> list[GateNeed]:
-    """One need for each datacenter that has members, without the ``silent`` ones, as long as others are left.
+    """One need for each part of the members (``parts_of``), without the ``silent`` ones, as long as others are left.
 
     ``where``: setting or tablet, start and end of the range; ``group``: its name; who is ``ignored`` is never asked.
     """
-    by_datacenter: dict[str, list[NodeId]] = {}
-    for node in members:
-        by_datacenter.setdefault(nodes[node].datacenter, []).append(node)
     needs = []
-    for datacenter, local in sorted(by_datacenter.items()):
+    for datacenter, local in parts_of(nodes, members, as_one):
         left = tuple(node for node in local if node not in silent)
         left = left or tuple(node for node in local if node not in ignored)
         assert set(left) <= set(local), "only members are asked"
         needs.append(GateNeed(*where, group, datacenter, left, min(quorum(len(local)), len(left))))
     return needs
+
+
+def parts_of(nodes: Mapping[NodeId, Node], members: Iterable[NodeId], as_one: bool) -> list[tuple[str, list[NodeId]]]:
+    """The members of a group by datacenter, each of which has a quorum of its own; ``as_one``: all of them, under no
+    name. So tablets count whose replication knows no datacenters: where their replicas are is chance.
+    """
+    found: dict[str, list[NodeId]] = {}
+    for node in members:
+        found.setdefault("" if as_one else nodes[node].datacenter, []).append(node)
+    return sorted(found.items())

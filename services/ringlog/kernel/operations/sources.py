@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from ringlog.kernel.operations.gates import quorum
+from ringlog.kernel.operations.gates import parts_of, quorum
 from ringlog.kernel.state import Node
 from ringlog.kernel.values import NodeId
 
@@ -46,11 +46,17 @@ def givers_of(
 
 
 def sources_of(
-    old: Members, new: Members, nodes: Mapping[NodeId, Node], dead: frozenset[NodeId], anywhere: bool
+    old: Members,
+    new: Members,
+    nodes: Mapping[NodeId, Node],
+    dead: frozenset[NodeId],
+    anywhere: bool,
+    as_one: bool = False,
 ) -> list[tuple[NodeId, NodeId]]:
     """(source, target): where those who enter, and those who must know more in a smaller group, get the rows from.
 
-    Who would have to merge while too few replicas are alive gets them from ``NOBODY``.
+    Who would have to merge while too few replicas are alive gets them from ``NOBODY``. ``as_one``: as for
+    ``quorum_sources``.
     """
     assert len(set(old)) == len(old), "nobody is twice in a group"
     assert len(set(new)) == len(new), "nobody is twice in a group"
@@ -67,7 +73,7 @@ def sources_of(
     for node in new:
         found = [givers[node]] if node in givers else []
         if node in merging:
-            known = quorum_sources(nodes, sorted(old, key=lambda one: one != node), dead)
+            known = quorum_sources(nodes, sorted(old, key=lambda one: one != node), dead, as_one)
             found = [one for one in known if one != node] if node not in dead else []
             found = found or ([NOBODY] if old else [])
         sources += [(source, node) for source in found]
@@ -106,14 +112,15 @@ def _surer(
     return more
 
 
-def quorum_sources(nodes: Mapping[NodeId, Node], group: Sequence[NodeId], dead: Iterable[NodeId]) -> list[NodeId]:
+def quorum_sources(
+    nodes: Mapping[NodeId, Node], group: Sequence[NodeId], dead: Iterable[NodeId], as_one: bool = False
+) -> list[NodeId]:
     """Living members that together know every write of a quorum of ``group``, in the whole and in each datacenter;
-    none if there are too few.
+    none if there are too few. ``as_one``: the group counts in the whole alone (``gates.parts_of``).
     """
     chosen: list[NodeId] = []
     lost = set(dead)
-    for datacenter in sorted({nodes[node].datacenter for node in group}):
-        local = [node for node in group if nodes[node].datacenter == datacenter]
+    for _, local in parts_of(nodes, group, as_one):
         alive = [node for node in local if node not in lost]
         if len(local) - len(alive) >= quorum(len(local)):
             return []

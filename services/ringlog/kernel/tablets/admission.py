@@ -27,7 +27,7 @@ from ringlog.kernel.tablets.stages import (
     nodes_of,
     pending,
 )
-from ringlog.kernel.tablets.track import drained_by, replication_of, targets, transitions
+from ringlog.kernel.tablets.track import drained_by, is_anywhere, replication_of, targets, transitions
 from ringlog.kernel.values import NodeId, Replication
 from ringlog.kernel.zones.data import in_zone, partition_of, refused_by_zone
 
@@ -53,7 +53,7 @@ def refused_migration(
     if refused is None and not placed and target is not None and step.kind != INTRANODE.name:
         refused = _bad_place(state, tablets, tablet, source, target)
     if refused is None and step.kind not in (MIGRATION.name, INTRANODE.name):
-        refused = _unknowing(state, tablet)
+        refused = _unknowing(state, tablets.table, tablet)
     if refused is None and not placed and (source is None) != (target is None):
         refused = _unwanted(state, tablets, tablet, source or target, 1 if target is not None else -1)
     return refused or running.add(state, moved)
@@ -126,18 +126,19 @@ def _racks(replication: Replication, datacenter: str) -> tuple[str, ...] | None:
     return next((local.racks for local in replication.datacenters if local.datacenter == datacenter), None)
 
 
-def _unknowing(state: ClusterState, tablet: Tablet) -> Rejected | None:
-    """Rows come from a quorum of the replicas in each datacenter, or from all that are left."""
+def _unknowing(state: ClusterState, table: str, tablet: Tablet) -> Rejected | None:
+    """Rows come from a quorum of the replicas, or from all that are left."""
     group = nodes_of(tablet.replicas)
-    if knows_every_row(state, group) or is_forfeited(group, state.nodes):
+    if knows_every_row(state, table, group) or is_forfeited(group, state.nodes):
         return None
     names = ", ".join(state.nodes[node].name for node in group if is_dead(state.nodes[node]))
     return Rejected("too_few_replicas", f"from: without {names} fewer than {quorum(len(group))} know every row")
 
 
-def knows_every_row(state: ClusterState, group: tuple[NodeId, ...]) -> bool:
-    """True if those of a group who live know every write of a quorum of it."""
-    return bool(quorum_sources(state.nodes, group, [node for node in group if is_dead(state.nodes[node])]))
+def knows_every_row(state: ClusterState, table: str, group: tuple[NodeId, ...]) -> bool:
+    """True if those of a group of a table's who live know every write of a quorum of it."""
+    dead = [node for node in group if is_dead(state.nodes[node])]
+    return bool(quorum_sources(state.nodes, group, dead, is_anywhere(state, table)))
 
 
 def _unwanted(

@@ -1,13 +1,13 @@
 """Gates of tablets: who must have acknowledged a stage, and who must have reported, before a tablet leaves it.
 
-Each stage waits for a quorum of each group in each datacenter, prev and next, as the stages of operations do
-(``operations.gates``, R5 and R6), and for
+Each stage waits for a quorum of each group, prev and next, as the stages of operations do (``operations.gates``, R5
+and R6): in each datacenter, or, if the table's replication knows none (``anywhere``), of the group as one. It waits for
 
 - the pending replica until it has streamed: it is about to take writes;
 - the leaving replica in ``use_new``: afterwards no write reaches it any more;
 - the reports of the stage's work, each of the session that is open.
 
-A leaving or pending replica that is dead is no witness, as long as its group has others in its datacenter; one that has
+A leaving or pending replica that is dead is no witness, as long as its part of the group has others; one that has
 left for good is none at all (decision 75). A dead pending one that must acknowledge keeps the tablet where it is, until
 it is turned back. A salvage waits for its survivor alone.
 """
@@ -39,7 +39,7 @@ from ringlog.kernel.values import Epoch, NodeId
 _PENDING_MUST = (ALLOW, WRITE_BOTH_READ_OLD, REBUILD_REPAIR, STREAMING)
 
 
-def gate(tablets: TabletMap, tablet: Tablet, nodes: Mapping[NodeId, Node]) -> Gate:
+def gate(tablets: TabletMap, tablet: Tablet, nodes: Mapping[NodeId, Node], anywhere: bool) -> Gate:
     """The gate of the stage in which a tablet in transition is."""
     transition = tablet.transition
     assert transition is not None, "a settled tablet waits for nothing"
@@ -56,11 +56,13 @@ def gate(tablets: TabletMap, tablet: Tablet, nodes: Mapping[NodeId, Node]) -> Ga
     where = (f"{tablets.table}/{tablet.index}", tablet.start, tablet.end)
     needs: list[GateNeed] = []
     for name, group in (("old", tablet.replicas), ("new", transition.next)):
-        needs += needs_of(nodes, where, name, nodes_of(group), silent.union(gone), gone)
+        needs += needs_of(nodes, where, name, nodes_of(group), silent.union(gone), gone, anywhere)
     return Gate(where[0], transition.stage, transition.stage_epoch, _must(tablet, nodes), tuple(needs))
 
 
-def awaited(tablets: TabletMap, tablet: Tablet, nodes: Mapping[NodeId, Node], acked: Mapping[NodeId, Epoch]) -> Gate:
+def awaited(
+    tablets: TabletMap, tablet: Tablet, nodes: Mapping[NodeId, Node], acked: Mapping[NodeId, Epoch], anywhere: bool
+) -> Gate:
     """The gate, with only what is not met: ``acked`` is the epoch that each node has applied and drained.
 
     Nearly always everybody has acknowledged, and then nothing is looked at.
@@ -70,7 +72,7 @@ def awaited(tablets: TabletMap, tablet: Tablet, nodes: Mapping[NodeId, Node], ac
     epoch = transition.stage_epoch
     if all(acked.get(one.node, 0) >= epoch for one in (*tablet.replicas, *transition.next)):
         return Gate(tablets.table, transition.stage, epoch, (), ())
-    full = gate(tablets, tablet, nodes)
+    full = gate(tablets, tablet, nodes, anywhere)
     seen = {node for node, at in acked.items() if at >= epoch}
     needs = tuple(need for need in full.needs if len(seen.intersection(need.members)) < need.need)
     return replace(full, must=tuple(node for node in full.must if node not in seen), needs=needs)

@@ -100,7 +100,7 @@ def streams_of(tablet: Tablet, nodes: Mapping[NodeId, Node], anywhere: bool) -> 
         others = [node for node in old if not is_dead(nodes[node]) and node not in new]
         return tuple((one, target) for target in new for one in others or [target])
     dead = frozenset(node for node in {*old, *new} if is_dead(nodes[node]))
-    sources = sources_of(old, new, nodes, dead, anywhere)
+    sources = sources_of(old, new, nodes, dead, anywhere, as_one=anywhere)
     if not is_forfeited(old, nodes):
         return tuple(sources)
     known = [node for node in old if node not in dead]

@@ -118,3 +118,8 @@ def _no_other(state: ClusterState, zone: str, left: Mapping[NodeId, Node]) -> st
 def replication_of(state: ClusterState, table: str) -> Replication:
     """How a table's keyspace is replicated."""
     return state.keyspaces[state.tables[table].keyspace].replication
+
+
+def is_anywhere(state: ClusterState, table: str) -> bool:
+    """True if the replication of a table knows no datacenters: then each of its groups counts as one."""
+    return not replication_of(state, table).datacenters
