@@ -45,7 +45,7 @@ def test_a_full_group_waits_for_nobody() -> None:
 
 def test_while_more_follow_only_full_groups_go() -> None:
     box = Outbox()
-    box.more_follow += 1
+    box.more_follow()
     for number in range(GROUP - 1):
         box.put(send(number), 0)
         assert not box.is_ready()
@@ -58,8 +58,38 @@ def test_while_more_follow_only_full_groups_go() -> None:
     for number in range(GROUP - 1):
         box.ended(f"r{number}")
     assert not box.is_ready(), "one is under way, and more follow"
-    box.more_follow -= 1
+    box.no_more()
     assert box.is_ready()
+
+
+def test_the_rest_of_many_waits_for_no_answer_to_the_others() -> None:
+    box = Outbox()
+    box.more_follow()
+    box.more_follow()
+    for number in range(GROUP):
+        box.put(send(number), 0)
+    box.take()
+    for number in range(3):
+        box.put(send(GROUP + number), 0)
+    box.no_more()
+    assert not box.is_ready(), "another one goes on"
+    box.no_more()
+    assert box.is_ready()
+    assert len(box.take()) == 3
+    for number in range(3):
+        box.put(send(1_000 + number), 0)
+    assert not box.is_ready(), "those who come afterwards take turns"
+
+
+def test_many_that_have_gone_leave_no_haste_behind() -> None:
+    box = Outbox()
+    box.more_follow()
+    for number in range(GROUP):
+        box.put(send(number), 0)
+    box.take()
+    box.no_more()
+    box.put(send(1_000), 0)
+    assert not box.is_ready()
 
 
 def test_what_has_waited_long_is_due_whatever_is_under_way() -> None:

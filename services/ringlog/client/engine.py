@@ -151,12 +151,12 @@ class Engine:
     def several(self) -> Iterator[None]:
         """What is submitted inside, by whatever thread, goes out in full groups; the rest of it at the end."""
         with self._lock:
-            self._outbox.more_follow += 1
+            self._outbox.more_follow()
         try:
             yield
         finally:
             with self._lock:
-                self._outbox.more_follow -= 1
+                self._outbox.no_more()
             if self._outbox.is_ready():
                 self._guard(self._send)
 

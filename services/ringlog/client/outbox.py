@@ -7,7 +7,8 @@ as much as ten requests in it. So requests travel together, as far as nobody wai
   never waits, nor does a second one. Many of them fall into two groups that take turns: while one is decided, the
   answers of the other are read and what follows on them is made.
 - ``GROUP`` are enough whatever is under way: who submits hundreds at once has the first ones decided while the last
-  ones are still made. Nothing less goes out before that where it is known that more follow at once.
+  ones are still made. Nothing less goes out before that where it is known that more follow at once; and when the last
+  one of them is there, the rest goes out: it would wait for answers to nearly all others.
 - What has waited for ``HOLD`` goes out when the listener looks next, in any case: the validator may be away, and what
   is under way lost. It looks ten times a second, but for the patience of a read barrier (5 s) while the log's end is
   not to be learned.
@@ -31,13 +32,13 @@ class Outbox:
         self._waiting: dict[str, Send] = {}
         self._under_way: set[str] = set()
         self._since: Micros = 0
-        self.more_follow = 0
-        """How many are just making several requests."""
+        self._more_follow = 0
+        self._is_whole = False
 
     def put(self, send: Send, now: Micros) -> None:
         """A request is to be sent, perhaps again."""
         if not self._waiting:
-            self._since = now
+            self._since, self._is_whole = now, False
         self._waiting[send.question.asked.request_id] = send
 
     def ended(self, request_id: str) -> None:
@@ -45,10 +46,19 @@ class Outbox:
         self._under_way.discard(request_id)
         self._waiting.pop(request_id, None)
 
+    def more_follow(self) -> None:
+        """Somebody begins to make several requests."""
+        self._more_follow += 1
+
+    def no_more(self) -> None:
+        """Those of one who made several are all here: what waits goes out, unless another one goes on."""
+        self._more_follow -= 1
+        self._is_whole = not self._more_follow
+
     def is_ready(self) -> bool:
         """May what waits go out now?"""
-        enough = GROUP if self.more_follow else min(len(self._under_way), GROUP)
-        return bool(self._waiting) and len(self._waiting) >= enough
+        enough = GROUP if self._more_follow else min(len(self._under_way), GROUP)
+        return bool(self._waiting) and (self._is_whole or len(self._waiting) >= enough)
 
     def is_due(self, now: Micros) -> bool:
         """Has something waited for long enough, whatever is under way?"""
@@ -56,6 +66,6 @@ class Outbox:
 
     def take(self) -> list[Send]:
         """All that waits, in order; it is under way from now on."""
-        waiting, self._waiting = list(self._waiting.values()), {}
+        waiting, self._waiting, self._is_whole = list(self._waiting.values()), {}, False
         self._under_way.update(send.question.asked.request_id for send in waiting)
         return waiting
