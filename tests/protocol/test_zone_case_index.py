@@ -38,6 +38,7 @@ ROWS = (
     (4, "a spare comes, and goes when the node is back", CASES, "4_a_spare_takes_the_place_of_who_left"),
     (4, "only members have data, others refuse", CASES, "4_who_is_no_member_any_more_has_no_rows"),
     (5, "a member all the while", MOVES, "who_goes_and_comes_back_is_a_member_all_the_while"),
+    (5, "with data: its replica neither stops nor starts", CASES, "5_who_goes_and_is_wanted_again_keeps_its_rows"),
     (6, "events of pending and of stable", MOVES, "a_queue_is_as_many_events_of_pending_as_it_has_steps_and_one"),
     (7, "a member, or the first one, restarts in a queue", CASES, "7_a_restart_in_the_midst_of_a_queue_loses_no_step"),
     (

@@ -79,6 +79,32 @@ def test_3_every_table_of_a_zone_ends_as_the_last_number_of_replicas_says() -> N
         assert {on(state, number, table) for table in ("ks.t", "ks.u")} == {shown(one.stable)}
 
 
+@pytest.mark.parametrize("letters", ["ABC", "ABCD"])
+@pytest.mark.parametrize("asked_after", range(9))
+def test_5_who_goes_and_is_wanted_again_keeps_its_rows(letters: str, asked_after: int) -> None:
+    """Without a voter, of four nodes with roles that change, and all of them again before that is done: unless its
+    tablet has gone meanwhile, or is about to, its replica neither stops nor starts.
+    """
+    state = with_data(letters, partitions=1, replicas=len(letters))
+    since = {one.node: one.since for one in state.tablets[TABLE].replicas(0)}
+    goes = shown(partition(state).stable)[0]
+    state = done(state, SetDataNodes("z", ids(letters.replace(goes, "")), state.epoch))
+    state = done(state, trigger(state))
+    steps = len(partition(state).pending)
+    assert steps == (1 if letters == "ABC" else 2)
+    for _ in range(asked_after):
+        for command in (*of_coordinator(state), *of_rebalancer(state)):
+            state, code = tried(state, command)
+            if not code:
+                break
+    had = state.tablets[TABLE].tablet(0).transition is None and on(state) == letters
+    state = to(state, letters)
+    assert on(state) == letters
+    assert set(partition(state).stable.nodes) == set(ids(letters))  # type: ignore[union-attr]
+    after = {one.node: one.since for one in state.tablets[TABLE].replicas(0)}
+    assert (after == since) is had
+
+
 def test_9_a_node_that_did_not_hear_of_a_step_says_nothing_and_gets_its_replica_when_it_is_back() -> None:
     """What it acknowledged before it was cut off is the state before the trigger; then it is started again."""
     before = led(zone_only("ABC", "D", partitions=1, replicas=3))[0]

@@ -150,8 +150,8 @@ def zone_keyspaces(state: ClusterState, known: ClusterState) -> Details:  # noqa
 
 
 @invariant(
-    "a tablet of a zone has its replicas (but in a salvage), and is to have them, on nodes that its partition has, or "
-    "goes to",
+    "a tablet of a zone has its replicas (but in a salvage), and is to have them, on nodes that its partition has, had "
+    "at rest, or goes to",
     "tablets",
     "zone_partitions",
 )
@@ -166,7 +166,7 @@ def zone_tablets(state: ClusterState, known: ClusterState) -> Details:
             partition = state.zone_partitions[key]
             if before is tablets and known.zone_partitions.get(key) is partition:
                 continue
-            steps = (partition.reached, *partition.pending)
+            steps = (partition.stable, partition.reached, *partition.pending)
             there = {node for step in steps if step is not None for node in step.nodes}
             tablet = tablets.tablet(number)
             step = tablet.transition

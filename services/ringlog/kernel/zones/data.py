@@ -8,15 +8,18 @@ CDC streams are those of tablets. A step of a partition counts as applied only w
 a partition            must have its tablets      may keep them                              left when
 =====================  =========================  =========================================  =======================
 at rest                who has it                 nobody else
-has a step before it   who has the step           who has the last step of the queue, too    all must have them
+has a step before it   who has the step           who has the last step of the queue, too,   all must have them
+                                                  and who had it at rest and is planned to
 is being cancelled     who had it before          nobody else                                the living must have them
 =====================  =========================  =========================================  =======================
 
-A node whose role changes is out of a group in between (``zones.queue``); it keeps its tablets meanwhile. On the way
-back a dead node is not waited for: it may never return; when it does it gets its tablets, also those of tables that
+A node whose role changes is out of a group in between (``zones.queue``); it keeps its tablets meanwhile. So does one
+that goes and is planned to come back, unless its replica is to be made anew, or the step is a reset's. On the way back
+a dead node is not waited for: it may never return; when it does it gets its tablets, also those of tables that
 were created meanwhile.
 
-Invariant: the replicas of a tablet, and those that it is to have, are on nodes that its partition has, or goes to.
+Invariant: the replicas of a tablet, and those that it is to have, are on nodes that its partition has, had at rest, or
+goes to.
 """
 
 from __future__ import annotations
@@ -54,9 +57,17 @@ def goal_of(partition: ZonePartition) -> ZoneGoal:
         return _back(partition)
     if partition.pending:
         head = frozenset(partition.pending[0].nodes)
-        return ZoneGoal(head, head.union(partition.pending[-1].nodes), forward=True)
+        return ZoneGoal(head, head.union(partition.pending[-1].nodes, _stays(partition)), forward=True)
     have = frozenset(() if partition.stable is None else partition.stable.nodes)
     return ZoneGoal(have, have, forward=False)
+
+
+def _stays(partition: ZonePartition) -> Nodes:
+    """Who had a partition at rest, and is planned to have it again behind what is pending."""
+    stable, planned = partition.stable, partition.planned
+    if stable is None or planned is None or partition.reduce or partition.append or partition.pending[0].forced:
+        return frozenset()
+    return frozenset(stable.nodes).intersection(planned.nodes)
 
 
 def _back(partition: ZonePartition) -> ZoneGoal:
