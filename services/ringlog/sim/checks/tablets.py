@@ -207,7 +207,7 @@ class TabletModel:
             self.broken(f"{where} was in {life.stage!r} and went to {step.to}")
             return
         seen = {one.node for one in witnesses if min(one.applied, one.drained) >= life.entered}
-        for lacking in self._lacking(life, before, seen):
+        for lacking in self._lacking(step.table, life, before, seen):
             self.broken(f"{where} left {life.stage} without {lacking}")
         told = {one.node for one in step.reports if one.operation == f"{where}@{life.entered}"}
         for worker in self._workers(life, before):
@@ -272,9 +272,9 @@ class TabletModel:
 
     # ------------------------------------------------------------------------------------------------- rules
 
-    def _lacking(self, life: TabletLife, state: ClusterState, seen: set[str]) -> Iterator[str]:
-        """Who had to have acknowledged: a majority of both sets in each datacenter, of the dead as far as they may; or
-        the survivor of a salvage.
+    def _lacking(self, name: str, life: TabletLife, state: ClusterState, seen: set[str]) -> Iterator[str]:
+        """Who had to have acknowledged: a majority of both sets, in each datacenter if the keyspace names some, of the
+        dead as far as they may; or the survivor of a salvage.
         """
         if life.kind == "salvage":
             yield from (node for node, _ in life.new if node not in seen)
@@ -282,10 +282,12 @@ class TabletModel:
         comes = {node for node, _ in life.new} - {node for node, _ in life.old}
         goes = {node for node, _ in life.old} - {node for node, _ in life.new}
         excused = {node for node, _ in {*life.old} ^ {*life.new} if _dead(state, node)}
+        named = state.keyspaces[name.partition(".")[0]].replication.datacenters
         for group in (life.old, life.new):
             nodes = [node for node, _ in group]
-            for datacenter in sorted({state.nodes[node].datacenter for node in nodes}):
-                local = [node for node in nodes if state.nodes[node].datacenter == datacenter]
+            where = {node: state.nodes[node].datacenter if named else "" for node in nodes}
+            for datacenter in sorted(set(where.values())):
+                local = [node for node in nodes if where[node] == datacenter]
                 here = [node for node in local if state.nodes[node].state != "left"]
                 left = [node for node in here if node not in excused] or here
                 if len(seen.intersection(left)) < min(len(local) // 2 + 1, len(left)):
