@@ -18,6 +18,7 @@ from ringlog.client.results import Submitted
 from ringlog.kernel.commands.nodes import DeclareDown
 from ringlog.kernel.commands.rebalances import SwitchStable, TriggerRebalance
 from ringlog.kernel.commands.zones import SetDataNodes
+from ringlog.kernel.encoding import digest
 from ringlog.kernel.values import Command
 from ringlog.kernel.zones.model import ZonePartition
 from ringlog.log.memory import MemoryLog
@@ -204,6 +205,54 @@ def test_what_cannot_be_is_refused_with_a_code_and_changes_nothing(client: Clien
     for code, words in REFUSED:
         refused(code, *words.split())
         assert client.read_barrier() is before, words
+
+
+BAD_INPUT = {
+    "a filter that is no JSONPath": ("bad_filter", "create n --filter rack==r1"),
+    "a filter that is no JSONPath, for a zone that there is": ("bad_filter", "alter z --filter $[?(@.rack==]"),
+    "a filter that matches nobody": ("no_data_nodes", "create n --filter $[?(@.rack=='r9')]"),
+    "a filter that matches nobody, for a zone that there is": ("no_data_nodes", "alter z --filter $[?(@.rack=='r9')]"),
+    "replicas above nodes": ("too_few_data_nodes", "create n --replicas 5"),
+    "replicas above nodes, for a zone that there is": ("too_few_data_nodes", "alter z --replicas 5"),
+    "a filter that leaves fewer nodes than replicas": ("too_few_data_nodes", "alter z --filter $[?(@.rack=='rA')]"),
+    "no replicas": ("bad_field", "create n --replicas 0"),
+    "a quorum of nobody": ("bad_field", "create n --replicas 3 --quorum 0"),
+    "a quorum that two halves have": ("bad_field", "create n --replicas 4 --quorum 1"),
+    "a quorum above the majority": ("bad_field", "create n --replicas 3 --quorum 3"),
+    "a quorum that is none, for a zone that there is": ("bad_field", "alter z --quorum 9"),
+    "a timer below its bound": ("bad_field", "create n --scale-up -1"),
+    "a timer above its bound": ("bad_field", "alter z --scale-down 2147483648"),
+    "a cancel with an old revision": ("outdated_revision", "cancel z 0 --revision {old}"),
+    "a cancel with a revision that nobody has seen": ("outdated_revision", "cancel z 0 --revision {next}"),
+    "a cancel of what is at rest": ("nothing_pending", "cancel still 0"),
+    "a reset of a healthy partition": ("partition_healthy", "reset z 0"),
+    "a reset of healthy partitions, all of them": ("partition_healthy", "reset still"),
+    "a reset of a healthy partition that admits loss": ("partition_healthy", "reset still 0 --admit-loss"),
+    "a restart beside a move": ("already_pending", "restart z 0 {member}"),
+    "a restart that leaves no quorum": ("quorum_needed", "restart still 0 A"),
+    "a restart of who does not have it": ("bad_field", "restart still 0 D"),
+    "a restart on a node that there is not": ("bad_field", "restart still 0 nobody"),
+}
+"""What is wrong, its code, and the words."""
+
+
+def test_bad_input_is_refused_with_its_code_and_the_state_has_the_digest_that_it_had(client: Client) -> None:
+    """One zone on its way, one at rest; each refusal alone, and as JSON."""
+    assert run("create", "z", "--partitions", "1", "--replicas", "2", "--filter", "$[?(@.rack < 'rC')]")[0] == 0
+    assert run("create", "still", "--partitions", "1", "--filter", "$[?(@.rack == 'rA')]")[0] == 0
+    moved(client, "CD")
+    state = client.read_barrier()
+    revision, was = one(client).revisions.pending, digest(state)
+    told = {"old": revision - 1, "next": revision + 1, "member": "A"}
+    for what, (code, words) in BAD_INPUT.items():
+        given = words.format(**told).split()
+        status, out, err = run(*given)
+        assert (status, out, err.split(":")[0]) == (1, "", code), (what, out, err)
+        status, out, err = run(*given, "--json")
+        assert status == 1, what
+        assert json.loads(out or err)["code"] == code, (what, out, err)
+        after = client.read_barrier()
+        assert (after.epoch, digest(after)) == (state.epoch, was), what
 
 
 def test_the_rehearsal_of_the_guide_runs() -> None:

@@ -231,7 +231,8 @@ def decide_restart_replicas(state: ClusterState, command: RestartReplicas, conte
     zone, partition = found
     where, nodes, stable = f"{zone.name}/{partition.number}", frozenset(command.nodes), partition.stable
     if stable is None or not nodes or len(nodes) < len(command.nodes) or not nodes <= set(stable.nodes):
-        return Rejected("bad_field", f"nodes: must be some of those that have {where}, each once")
+        names = ", ".join(sorted(state.nodes[node].name for node in (stable.nodes if stable is not None else ())))
+        return Rejected("bad_field", f"nodes: must be some of those that have {where} ({names or 'nobody'}), each once")
     if partition.change >= command.cause:
         return Rejected("outdated_cause", f"cause: epoch {command.cause}, or a later one, was acted on already")
     if partition.pending:
