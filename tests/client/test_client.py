@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
+from structlog.testing import capture_logs
 
 from ringlog.client.client import Client, Logs
 from ringlog.client.errors import ClientBroken, InvalidSubmission, NotFounded, SubmissionTimedOut
@@ -122,6 +123,15 @@ def test_the_identical_request_goes_out_until_it_is_answered(
     assert client.read_barrier().epoch == 3, "take-over and one Noop: no second effect"
 
 
+def test_a_topic_that_is_away_is_told_of_seldom(client: Client, logs: Logs, requests_log: FaultyLog) -> None:
+    """A request goes out again every few seconds, for as long as the broker is away: nobody's log gets full of it."""
+    requests_log.plan(*[Fault(lost=frozenset({0}))] * 20)
+    with capture_logs() as told, MiniValidator(logs, "v1"):
+        assert isinstance(client.submit(Noop(), timeout_s=60), AppliedResult)
+    assert len(requests_log.appends) > 20
+    assert [one["event"] for one in told].count("requests_unanswered") == 1
+
+
 def test_what_is_submitted_meanwhile_travels_together(metadata: FaultyLog, results_log: MemoryLog) -> None:
     class Gate(FaultyLog):
         """Takes what it is given, in that order, when it is opened."""
@@ -154,13 +164,14 @@ def test_what_is_submitted_meanwhile_travels_together(metadata: FaultyLog, resul
     assert len({answer.epoch for answer in answers if isinstance(answer, AppliedResult)}) == 16
 
 
-def test_many_at_once_travel_in_full_groups(client: Client, logs: Logs, requests_log: FaultyLog) -> None:
-    with MiniValidator(logs, "v1"):
+def test_many_at_once_travel_in_full_groups(logs: Logs, requests_log: FaultyLog) -> None:
+    """To a client that does not ask again within the time that a busy machine takes to answer."""
+    with Client("", "tests", logs=logs, resend_s=60) as client, MiniValidator(logs, "v1"):
         answers = client.submit_many([Noop()] * (GROUP + 3))
-    assert {type(answer) for answer in answers} == {AppliedResult}
-    sizes = [len(decode_requests(record)) for records in requests_log.appends for record in records]
+        assert {type(answer) for answer in answers} == {AppliedResult}
+        sizes = [len(decode_requests(record)) for records in requests_log.appends for record in records]
+        assert client.submit_many([]) == ()
     assert sizes == [GROUP, 3]
-    assert client.submit_many([]) == ()
 
 
 def test_no_answer_leaves_the_fate_open_until_withdrawn(

@@ -98,11 +98,11 @@ class Engine:
         self._lock = threading.Lock()
         self._pending: dict[str, _Pending] = {}
         self._outbox = Outbox()
+        self._seldom = Seldom(log)
         self._stopping = threading.Event()
         self._listener: threading.Thread | None = None
         self._subscription: Subscription | None = None
         self._broken: ClientBroken | None = None
-        self._seldom = Seldom(log)
 
     def start(self) -> None:
         """Place the reader at the end of the results, then begin. Raises LogUnavailable, TopicMissing."""
@@ -275,7 +275,7 @@ class Engine:
             self._take_apart([parcel for parcel in made if len(parcel.data) >= error.size], error)
         elif isinstance(error, LogUnavailable):
             count = sum(len(parcel.sent) for parcel in made)
-            log.warning("requests_unanswered", requests=count, error=error.message)
+            self._seldom.warn("requests_unanswered", requests=count, error=error.message)
         elif error is not None:
             raise error
 
