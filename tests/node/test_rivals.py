@@ -14,6 +14,7 @@ from ringlog.log.memory import MemoryLog
 from ringlog.node.errors import NodeFailed
 from ringlog.node.identity import NodeFolder, NodeOptions
 from ringlog.node.rivals import Rivals
+from ringlog.wire.ack_codes import coded
 from ringlog.wire.records import NodeAck, encode_node_ack
 
 CLUSTER = "00000000-0000-7000-8000-0000000000c1"
@@ -21,24 +22,32 @@ OTHER = "00000000-0000-7000-8000-0000000000c2"
 STATE = "00000000-0000-7000-8000-000000000007"
 
 
+KEY, LATER = "the-key-of-this-node", "its-key-from-now-on"
+
+
+def said(node: str, name: str, epoch: int, cluster_id: str = CLUSTER) -> bytes:
+    return encode_node_ack(NodeAck(cluster_id, node, name, epoch, epoch, (), 0, 0))
+
+
 class Run:
     """One run of the node of a folder, as far as its acknowledgements go."""
 
-    def __init__(self, folder: Path, acks: MemoryLog) -> None:
-        self.acks = acks
+    def __init__(self, folder: Path, acks: MemoryLog, keys: tuple[str, ...] = ()) -> None:
+        self.acks, self.keys = acks, keys
         self.folder = NodeFolder(NodeOptions("n1", "127.0.0.1", 0, "dc1", "r1", 2, folder), CLUSTER)
-        self.rivals = Rivals(acks, self.folder.node, self.folder.incarnation)
+        self.rivals = Rivals(acks, self.folder.node, self.folder.incarnation, lambda: keys, self.folder.is_coded)
 
     def begin(self) -> Run:
         self.rivals.look(CLUSTER, self.folder.acknowledged)
+        self.folder.keep_coded(bool(self.keys))
         self.rivals.start()
         return self
 
     def acknowledge(self, epoch: int, cluster_id: str = CLUSTER) -> None:
         if cluster_id == CLUSTER:
             self.folder.keep(cluster_id, epoch, STATE)
-        name = self.folder.incarnation
-        self.acks.append([encode_node_ack(NodeAck(cluster_id, self.folder.node, name, epoch, epoch, (), 0, 0))])
+        data = said(self.folder.node, self.folder.incarnation, epoch, cluster_id)
+        self.acks.append([coded(data, self.keys[0]) if self.keys else data])
 
     def ends(self) -> str:
         tick = threading.Event()
@@ -107,7 +116,7 @@ def test_a_folder_of_0_1_0_has_no_acknowledgement_and_is_no_copy(tmp_path: Path,
     kept = json.loads((tmp_path / "n1" / "identity.json").read_text())
     (tmp_path / "n1" / "identity.json").write_text(json.dumps({"id": kept["id"], "port": 0}))
     copy = copy_of(tmp_path / "n1")
-    acks.append([encode_node_ack(NodeAck(CLUSTER, kept["id"], uuid.uuid4().hex, 27, 27, (), 0, 0))])
+    acks.append([said(kept["id"], uuid.uuid4().hex, 27)])
     run = Run(tmp_path / "n1", acks).begin()
     run.acknowledge(28)
     run.end()
@@ -148,3 +157,40 @@ def test_acks_that_were_made_again_are_read_from_their_beginning(tmp_path: Path,
     assert "another process has become this node" in one.ends()
     one.end()
     two.end()
+
+
+def test_who_lacks_its_key_cannot_end_a_node_that_has_one(tmp_path: Path, acks: MemoryLog) -> None:
+    """Neither while it runs nor when it starts again, whatever start and epoch somebody claims in its name."""
+    forged = ("99@thief", 99)
+    run = Run(tmp_path / "n1", acks, (KEY,)).begin()
+    run.acknowledge(4)
+    acks.append([said(run.folder.node, *forged), coded(said(run.folder.node, *forged), "the-key-of-another-node")])
+    run.acknowledge(5)
+    run.end()
+    assert run.rivals.failure is None
+    again = Run(tmp_path / "n1", acks, (LATER, KEY)).begin()
+    assert again.rivals.failure is None
+    acks.append([coded(said(again.folder.node, "99@copy", 9), KEY)])
+    assert "another process has become this node" in again.ends(), "who has its key is believed"
+    again.end()
+
+
+def test_an_older_copy_is_found_out_by_what_came_before_there_was_a_key(tmp_path: Path, acks: MemoryLog) -> None:
+    run = Run(tmp_path / "n1", acks).begin()
+    run.acknowledge(4)
+    copy = copy_of(tmp_path / "n1")
+    run.acknowledge(5)
+    run.end()
+    other = Run(copy, acks, (KEY,))
+    with pytest.raises(NodeFailed, match=r"acknowledged epoch 5 .* an older copy"):
+        other.begin()
+    other.end()
+    assert Run(tmp_path / "n1", acks, (KEY,)).begin().end() is None
+
+
+def test_a_node_whose_key_was_taken_away_hears_everything_again(tmp_path: Path, acks: MemoryLog) -> None:
+    Run(tmp_path / "n1", acks, (KEY,)).begin().end()
+    run = Run(tmp_path / "n1", acks).begin()
+    acks.append([said(run.folder.node, "99@thief", 99)])
+    assert "another process has become this node" in run.ends()
+    run.end()

@@ -28,6 +28,7 @@ from ringlog.runtime.trust import (
     node_of_names,
     trust_by,
 )
+from ringlog.wire.ack_codes import key_of
 from tests.certificates import needs_openssl
 from tests.kernel.entries import uuid
 
@@ -39,7 +40,7 @@ ONE, OTHER = uuid(1, space=2), uuid(2, space=2)
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Certificates of a node and a client, not to be changed."""
     folder = tmp_path_factory.mktemp("authority") / "made"
-    make_certificates(folder, [("n1", ONE)], ["ops"], 2)
+    make_certificates(folder, [("n1", ONE)], ["ops"], 2, ["agents"])
     return folder
 
 
@@ -74,7 +75,31 @@ def test_a_certificate_says_which_node_it_is_of(made: Path, monkeypatch: pytest.
     (token,) = current().tokens
     assert current().headers() == {"Authorization": f"Bearer {token}"}
     key = (made / "n1.key").read_text().splitlines()[1]
-    assert not any(secret in repr(current()) for secret in (token, key))
+    assert not any(secret in repr(current()) for secret in (token, key, *current().ack_keys))
+
+
+@needs_openssl
+def test_agents_know_whose_an_acknowledgement_is_and_nobody_else_does(folder: Path) -> None:
+    agents, node, operator = (TrustFile(folder / f"{name}.properties").now() for name in ("agents", "n1", "ops"))
+    (master,) = agents.ack_masters
+    assert (node.ack_keys, node.ack_masters) == ((key_of(master, ONE),), ())
+    assert (operator.ack_keys, operator.ack_masters, agents.ack_keys) == ((), (), ())
+    assert master not in repr(agents)
+    written(folder / "acks.master", f"a-master-of-many-letters\n{master}\n")
+    make_certificates(folder, [("n1", "")], [], 2)
+    keys = TrustFile(folder / "n1.properties").now().ack_keys
+    assert keys == (key_of("a-master-of-many-letters", ONE), key_of(master, ONE)), "the first one makes"
+
+
+@needs_openssl
+def test_the_guide_s_own_way_to_a_key_is_the_same(folder: Path) -> None:
+    told = subprocess.run(
+        ["openssl", "dgst", "-sha256", "-mac", "HMAC", "-macopt", f"key:{TOKEN}", "-r"],
+        input=f"ringlog acks of {ONE}".encode(),
+        capture_output=True,
+        check=True,
+    )
+    assert told.stdout[:64].decode() == key_of(TOKEN, ONE)
 
 
 @needs_openssl
@@ -88,7 +113,7 @@ def test_who_is_renewed_stays_who_it_was(folder: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["ca", "token", "../up", "", "two"])
+@pytest.mark.parametrize("name", ["ca", "token", "acks", "../up", "", "two"])
 def test_names_that_are_no_file_of_ones_own_are_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(CertificatesFailed, match="one name for each"):
         make_certificates(tmp_path / "made", [(name, "")], ["two"], 2)
@@ -110,11 +135,25 @@ def test_names_that_are_no_file_of_ones_own_are_refused(name: str, tmp_path: Pat
         (lambda at: (at / "token").chmod(0o604), "token is open to everybody"),
         (lambda at: written(at / "token", "short\n"), "token: a token on each line, of 16 to"),
         (lambda at: written(at / "token", "\n"), "token: a token on each line"),
+        (lambda at: written(at / "n1.acks", "short"), "n1.acks: a token on each line"),
         (lambda at: shutil.copy(at / "ops.key", at / "n1.key"), "not what TLS takes"),
         (lambda at: written(at / "n1.pem", "nothing"), "not what TLS takes"),
         (lambda at: foreign(at), "not what TLS takes"),
     ],
-    ids=["half", "unknown", "no line", "gone", "open key", "open token", "short", "empty", "key", "text", "foreign"],
+    ids=[
+        "half",
+        "unknown",
+        "no line",
+        "gone",
+        "open key",
+        "open token",
+        "short",
+        "empty",
+        "acks",
+        "key",
+        "text",
+        "foreign",
+    ],
 )
 def test_what_is_no_good_is_refused_by_file_and_rule(folder: Path, change: Callable[[Path], object], why: str) -> None:
     token = (folder / "token").read_text().strip()

@@ -26,20 +26,29 @@ def certificates(
     ] = None,
     client: Annotated[
         list[str] | None,
-        typer.Option("--client", metavar="NAME", help="A program, an operator, or agents. May be repeated."),
+        typer.Option("--client", metavar="NAME", help="A program, or an operator. May be repeated."),
+    ] = None,
+    agents: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--agents",
+            metavar="NAME",
+            help="Agents: they tell whose an acknowledgement is. May be repeated.",
+        ),
     ] = None,
     days: Annotated[int, typer.Option(help="How long they are good for.", min=1, max=3650)] = 365,
     as_json: Json = False,
 ) -> None:
     """Make certificates and a token, by openssl and an authority that is made beside them. Again: renew them.
 
-    A new node takes the id that its certificate names.
+    A new node takes the id that its certificate names. It gets the key by which its acknowledgements have a code.
     """
     pairs = [(name, node_id) for name, _, node_id in (each.partition("=") for each in node or ())]
-    made = make_certificates(folder, pairs, client or (), days)
+    made = make_certificates(folder, pairs, client or (), days, agents or ())
     if as_json:
         typer.echo(json.dumps([asdict(one) | {"config": str(one.config)} for one in made]))
         return
     for one in made:
-        out.print(f"{one.config}: {f'node {one.name} {one.node}' if one.node else f'client {one.name}'}", markup=False)
-    out.print(f"keep {folder / 'ca.key'} away from the machines of the cluster", markup=False)
+        whose = f"node {one.name} {one.node}" if one.node else one.name
+        out.print(f"{one.config}: {whose}", markup=False)
+    out.print(f"keep {folder / 'ca.key'} away from the machines of the cluster, acks.master from nodes", markup=False)

@@ -66,7 +66,7 @@ RECORDS: Mapping[str, tuple[str, str]] = {
     "metadata": ("none", "`ringlog.log.LogEntry`"),
     "requests": ("none", "`ringlog.requests.Request`; `ringlog.requests.RequestBatch`"),
     "results": ("none", "`ringlog.requests.Result`"),
-    "acks": ("node id", "`ringlog.acks.NodeAck`"),
+    "acks": ("node id", "`ringlog.acks.NodeAck`; `ringlog.acks.CodedAck`"),
     "load": ("node id", "`ringlog.load.NodeLoad`"),
     "mutations": ("`keyspace.table`, a zero byte, the composed partition key", "`ringlog.mutations.Mutation`"),
     "cdc": ("the stream id, 16 bytes", "`ringlog.cdc.CdcRow`"),

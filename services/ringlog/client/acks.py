@@ -1,4 +1,7 @@
-"""What the nodes have acknowledged, as the compacted acks topic says: the newest word of each node."""
+"""What the nodes have acknowledged, as the compacted acks topic says: the newest word of each node.
+
+Who has the master of their codes (``ack.master``) is shown what the coordinator believes; others what is there.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,11 @@ from ringlog.log.kafka import KafkaLog
 from ringlog.log.port import LogRecord
 from ringlog.log.reading import read_to_end
 from ringlog.log.topics import ACKS
+from ringlog.runtime.trust import current
+from ringlog.wire.ack_codes import believed_ack
 from ringlog.wire.errors import WireError
 from ringlog.wire.incarnations import Heard, believed
-from ringlog.wire.records import NodeAck, decode_node_ack
+from ringlog.wire.records import NodeAck
 
 
 class AcksReader:
@@ -23,13 +28,14 @@ class AcksReader:
 
     def refresh(self) -> dict[str, NodeAck]:
         """Read to the end that the topic has now; returns ``latest``. Raises LogUnavailable."""
+        masters = current().ack_masters
         for record in read_to_end(self._log, self._tail):
-            self._take(record)
+            self._take(record, masters)
         return self.latest
 
-    def _take(self, record: LogRecord) -> None:
+    def _take(self, record: LogRecord, masters: tuple[str, ...]) -> None:
         try:
-            ack = decode_node_ack(record.data)
+            ack = believed_ack(record.data, masters)
         except WireError:
             return
         self._heard[ack.node] = believed(self._heard.get(ack.node), (record.offset, ack))

@@ -11,7 +11,8 @@ client       requests, and rows of base tables: asks, and commits nothing
 cdc-writer   the CDC topic, dead letters, requests
 ===========  =========================================================================================================
 
-What a broker cannot tell apart are keys: each node may write acknowledgements of all nodes. Who makes the topics
+What a broker cannot tell apart are keys: each node may write acknowledgements of all nodes. Whose they are, a code
+says (``ringlog.wire.ack_codes``). Who makes the topics
 (``ringlog cluster found``, ``recover``) has more rights than any of these. Source: Apache Kafka 4,
 ``StandardAuthorizer``.
 """

@@ -1,4 +1,6 @@
-"""Publishes acknowledgements of a node: performs ``ringlog.node.protocol.acks`` on Kafka."""
+"""Publishes acknowledgements of a node: performs ``ringlog.node.protocol.acks`` on Kafka. They have a code by the
+node's key, where its file of trust has one.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +16,8 @@ from ringlog.node.errors import NodeFailed
 from ringlog.node.patience import Stopped
 from ringlog.node.protocol.acks import Keep, News, PublishAcknowledgement, TopicEnds
 from ringlog.runtime.logs import get_logger
+from ringlog.runtime.trust import current
+from ringlog.wire.ack_codes import coded
 from ringlog.wire.records import NodeAck, encode_node_ack
 
 DELIVERY_S = 20.0
@@ -68,7 +72,9 @@ class Acks:
         """Whether it is there for certain. A topic that is missing for now is tried again: it may be made again while
         the node works. Raises NodeFailed.
         """
-        value, delivered = encode_node_ack(ack), list[KafkaError | None]()
+        value, keys, delivered = encode_node_ack(ack), current().ack_keys, list[KafkaError | None]()
+        if keys:
+            value = coded(value, keys[0])
 
         def on_delivery(error: KafkaError | None, _: Message) -> None:
             delivered.append(error)

@@ -84,7 +84,8 @@ def folder_of(nodes: Path, cluster: str, cluster_id: str, name: str) -> Path:
 
 class NodeFolder:
     """The folder of one node, locked until ``close``; ``socket`` listens on the node's port. ``cluster_id``: the
-    cluster that it is opened for; empty: whichever it is of. ``incarnation``: this start of the node.
+    cluster that it is opened for; empty: whichever it is of. ``incarnation``: this start of the node. ``is_coded``: an
+    earlier start had a key, and found nothing against the folder in acknowledgements without a code.
 
     Raises NodeFailed where another process has it, a file is not readable, or the port is taken; and
     CertificateOfAnotherNode, before anything is changed.
@@ -103,6 +104,7 @@ class NodeFolder:
             self.node = node or options.certified or str(uuid.uuid4())
             self.data_port = self.kept_data_port()
             self._start = self.kept_start() + 1
+            self.is_coded = _integer(self._read(IDENTITY), "coded", 1) == 1
             self.incarnation = incarnation(self._start, str(uuid.uuid4()))
             self._keep_identity()
             self.cluster_id, self.acknowledged = self.kept_acknowledgement()
@@ -147,8 +149,15 @@ class NodeFolder:
             self.data_port = port
             self._keep_identity()
 
+    def keep_coded(self, is_coded: bool) -> None:
+        """Have on the disk whether acknowledgements have a code from here on: those before were looked at."""
+        if is_coded != self.is_coded:
+            self.is_coded = is_coded
+            self._keep_identity()
+
     def _keep_identity(self) -> None:
-        self._write(IDENTITY, {"id": self.node, "port": self.port, "data_port": self.data_port, "start": self._start})
+        kept = {"id": self.node, "port": self.port, "data_port": self.data_port, "start": self._start}
+        self._write(IDENTITY, kept | {"coded": int(self.is_coded)})
 
     def kept_data_port(self) -> int:
         """Port of the data side on the disk; 0 where the node never had one. Raises NodeFailed."""

@@ -66,6 +66,7 @@ from ringlog.protocol.submission import AskFor
 from ringlog.runtime.clock import Clock
 from ringlog.runtime.draw import SystemDraw
 from ringlog.runtime.logs import get_logger
+from ringlog.runtime.trust import current
 
 __all__ = ["NodeFailed", "NodeOptions", "NodeProcess"]
 
@@ -115,7 +116,8 @@ class NodeProcess:
         self._acks = Acks(bootstrap, cluster, self._keep, self._tail.ends_now, stopping)
         self._copy = self._member_copy()
         self._loads = Loads(bootstrap, cluster, self._holder, lambda: self._data.cells, stopping)
-        self._rivals = Rivals(KafkaLog(bootstrap, cluster, ACKS), self._folder.node, self._folder.incarnation)
+        folder, acks = self._folder, KafkaLog(bootstrap, cluster, ACKS)
+        self._rivals = Rivals(acks, folder.node, folder.incarnation, lambda: current().ack_keys, folder.is_coded)
         self._draw = SystemDraw()
         self._server: HttpServer | None = None
         self._unanswered = ""
@@ -256,6 +258,7 @@ class NodeProcess:
             reached(lambda _: self._rivals.look(state.cluster_id, self._folder.acknowledged), self._stopping)
         except TopicMissing as missing:  # acks that are missing have nothing against the folder
             log.warning("no acknowledgements to compare with", why=missing.message)
+        self._folder.keep_coded(bool(current().ack_keys))
         self._rivals.start()
 
     def _open_mutations(self) -> OpenedMutations:

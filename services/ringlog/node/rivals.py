@@ -8,6 +8,10 @@ comes, another process has become this node: this one ends.
 Release 0.1.0 kept no epoch on the disk, counted no starts, and read all mutations at each start: what it acknowledged
 says nothing against a folder that has acknowledged nothing yet.
 
+Anybody who may acknowledge for some node can write such a record, too. So a node whose acknowledgements have a code
+(``wire.ack_codes``) hears only those that have one, from the first look on that found nothing against its folder
+among those without; the folder notes that.
+
 That leaves a moment in which both serve. Where nodes are distinguished by their addresses it cannot be used: requests
 and streams go to the registered address, and who starts elsewhere is refused.
 """
@@ -15,13 +19,14 @@ and streams go to the registered address, and who starts elsewhere is refused.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from ringlog.log.errors import LogError, LogTruncated
 from ringlog.log.port import LogRecord, LogTail, MetadataLog
 from ringlog.log.reading import read_to_end
 from ringlog.node.errors import NodeFailed
 from ringlog.runtime.logs import get_logger
+from ringlog.wire.ack_codes import has_code_of
 from ringlog.wire.errors import WireError
 from ringlog.wire.incarnations import order_of
 from ringlog.wire.records import NodeAck, decode_node_ack
@@ -33,11 +38,24 @@ log = get_logger("ringlog.node")
 
 
 class Rivals:
-    """Reads what node ``node`` acknowledged; this process is its incarnation ``name``. Closes ``acks`` at its end."""
+    """Reads what node ``node`` acknowledged; this process is its incarnation ``name``. Closes ``acks`` at its end.
 
-    def __init__(self, acks: MetadataLog, node: str, name: str) -> None:
+    ``keys``: those that codes of its acknowledgements are made with; empty: what has no code counts, too. So it does
+    until the look has ended unless the folder ``is_coded``.
+    """
+
+    def __init__(
+        self,
+        acks: MetadataLog,
+        node: str,
+        name: str,
+        keys: Callable[[], Sequence[str]] = tuple,
+        is_coded: bool = False,
+    ) -> None:
         self._acks = acks
         self._node = node
+        self._keys = keys
+        self._is_coded = is_coded
         self._order = order_of(name)
         self._tail: LogTail | None = None
         self._stopping = threading.Event()
@@ -66,6 +84,7 @@ class Rivals:
 
     def start(self) -> None:
         """Go on reading, in a thread: ``failure`` is set when another process has become this node."""
+        self._is_coded = True
         self._thread = threading.Thread(target=self._run, name="rivals", daemon=True)
         self._thread.start()
 
@@ -98,15 +117,16 @@ class Rivals:
             )
 
     def _mine(self, records: Iterable[LogRecord]) -> Iterable[NodeAck]:
-        name = self._node.encode()
+        name, keys = self._node.encode(), self._keys() if self._is_coded else ()
         for record in records:
             if name not in record.data:
                 continue  # of another node: not even decoded
             try:
                 ack = decode_node_ack(record.data)
+                is_said = not keys or has_code_of(record.data, keys)
             except WireError:
                 continue
-            if ack.node == self._node:
+            if ack.node == self._node and is_said:
                 yield ack
 
     def _close_tail(self) -> None:

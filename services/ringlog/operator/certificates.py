@@ -1,8 +1,9 @@
-"""An authority of one's own, and certificates of nodes and clients that it has signed: for trials, and small clusters.
+"""An authority of one's own, certificates of nodes and clients that it has signed, and keys for acknowledgements: for
+trials, and small clusters.
 
 Made by the machine's ``openssl``: keys on P-256, everything in one folder that is closed to others. ``ca.key`` signs
-whom the cluster believes, so it belongs on no machine that runs a part of it. What names a node is said in
-``ringlog.runtime.trust``.
+whom the cluster believes, so it belongs on no machine that runs a part of it; ``acks.master`` makes the keys of nodes,
+so it belongs where agents run (``ringlog.wire.ack_codes``). What names a node is said in ``ringlog.runtime.trust``.
 """
 
 from __future__ import annotations
@@ -14,15 +15,17 @@ import subprocess
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
 from ringlog.kernel.values import NodeId, is_uuid
 from ringlog.private import OWNER_ONLY_MASK, private_folder, write_private
-from ringlog.runtime.trust import ANY_NODE, NODE_SUFFIX, TLS, TOKEN, name_of_node
+from ringlog.runtime.trust import ACK_KEY, ACK_MASTER, ANY_NODE, NODE_SUFFIX, TLS, TOKEN, name_of_node
+from ringlog.wire.ack_codes import key_of
 
-CA, CA_KEY, TOKENS = "ca.pem", "ca.key", "token"
+CA, CA_KEY, TOKENS, MASTER = "ca.pem", "ca.key", "token", "acks.master"
 OPENSSL_S: Final = 60.0
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _NEW_KEY: Final = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
@@ -36,32 +39,47 @@ class CertificatesFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class MadeCertificate:
-    """``config``: the file to give a process by ``--trust-config``; ``node``: whom it names, empty: a client."""
+    """``config``: the file to give a process by ``--trust-config``; ``node``: whom it names, empty: no node."""
 
     name: str
     node: NodeId
     config: Path
 
 
+class Whose(Enum):
+    """What a certificate is for."""
+
+    NODE = "node"
+    AGENTS = "agents"
+    CLIENT = "client"
+
+
 def make_certificates(
-    folder: Path, nodes: Iterable[tuple[str, NodeId]], clients: Iterable[str], days: int
+    folder: Path,
+    nodes: Iterable[tuple[str, NodeId]],
+    clients: Iterable[str],
+    days: int,
+    agents: Iterable[str] = (),
 ) -> tuple[MadeCertificate, ...]:
-    """Certificates for nodes (name, id; no id: that of the last certificate of the name, or a new one) and clients.
-    Authority and token are made where they are missing. Raises CertificatesFailed, FileUnusable.
+    """Certificates for nodes (name, id; no id: that of the last certificate of the name, or a new one), clients and
+    agents. Authority, token and the master of nodes' keys are made where they are missing.
+    Raises CertificatesFailed, FileUnusable.
     """
-    wanted = [*((name, node, True) for name, node in nodes), *((name, "", False) for name in clients)]
+    wanted = [(name, node, Whose.NODE) for name, node in nodes]
+    wanted += [(name, "", whose) for whose, them in ((Whose.AGENTS, agents), (Whose.CLIENT, clients)) for name in them]
     names = [name for name, _, _ in wanted]
     for name in names:
-        if not _NAME.fullmatch(name) or name in ("ca", TOKENS) or names.count(name) > 1:
+        if not _NAME.fullmatch(name) or name in ("ca", TOKENS, "acks") or names.count(name) > 1:
             raise CertificatesFailed(f"{name}: one name for each, of letters, digits, or - . _")
     if shutil.which("openssl") is None:
         raise CertificatesFailed("there is no openssl in PATH: install it, or have your own authority sign (see guide)")
     private_folder(folder, CA, ours=True)
     if not (folder / CA).exists():
         _make_authority(folder, days)
-    if not (folder / TOKENS).exists():
-        write_private(folder / TOKENS, f"{secrets.token_urlsafe(32)}\n")
-    return tuple(_make(folder, name, node, is_node, days) for name, node, is_node in wanted)
+    for path in (folder / TOKENS, folder / MASTER):
+        if not path.exists():
+            write_private(path, f"{secrets.token_urlsafe(32)}\n")
+    return tuple(_make(folder, name, node, whose, days) for name, node, whose in wanted)
 
 
 def _make_authority(folder: Path, days: int) -> None:
@@ -74,10 +92,10 @@ def _make_authority(folder: Path, days: int) -> None:
         certificate.replace(folder / CA)
 
 
-def _make(folder: Path, name: str, node: NodeId, is_node: bool, days: int) -> MadeCertificate:
+def _make(folder: Path, name: str, node: NodeId, whose: Whose, days: int) -> MadeCertificate:
     if node and not is_uuid(node):
         raise CertificatesFailed(f"{name}={node}: the id of a node is a UUID, as ringlog node list shows it")
-    if is_node:
+    if whose is Whose.NODE:
         node = node or _named_by(folder / f"{name}.pem") or str(uuid.uuid4())
     extensions = ["basicConstraints=CA:FALSE", "extendedKeyUsage=serverAuth,clientAuth"]
     names = (name_of_node(node), ANY_NODE) if node else (f"{name}.clients.ringlog",)
@@ -92,8 +110,14 @@ def _make(folder: Path, name: str, node: NodeId, is_node: bool, days: int) -> Ma
         key.replace(folder / key.name)
         certificate.replace(folder / certificate.name)
     config = folder / f"{name}.properties"
-    values = zip((*TLS, TOKEN), (CA, certificate.name, key.name, TOKENS), strict=True)
-    write_private(config, "".join(f"{option}={value}\n" for option, value in values))
+    values = dict(zip((*TLS, TOKEN), (CA, certificate.name, key.name, TOKENS), strict=True))
+    if whose is Whose.NODE:
+        masters = (folder / MASTER).read_text(encoding="utf-8").split()
+        write_private(folder / f"{name}.acks", "".join(f"{key_of(master, node)}\n" for master in masters))
+        values[ACK_KEY] = f"{name}.acks"
+    elif whose is Whose.AGENTS:
+        values[ACK_MASTER] = MASTER
+    write_private(config, "".join(f"{option}={value}\n" for option, value in values.items()))
     return MadeCertificate(name, node, config)
 
 

@@ -173,6 +173,12 @@ _ROWS: Final = (
     Figure(
         "ringlog_log_begin_epoch", "gauge", COORDINATOR, "The epoch that the log may begin with; 0: it was not cut."
     ),
+    Figure(
+        "ringlog_acks_not_believed",
+        "counter",
+        COORDINATOR,
+        "Acknowledgements without a code by the key of their node; only counted where there is an `ack.master`.",
+    ),
     Figure("ringlog_cdc_writers", "gauge", COORDINATOR, "CDC writers, live and fenced ones.", ("state",)),
     Figure(
         "ringlog_cdc_writers_low_watermark_seconds",

@@ -6,12 +6,14 @@ The file that ``RINGLOG_TRUST_CONFIG`` names; without it nodes and their clients
     tls.certificate=n1.pem
     tls.key=n1.key
     token.file=token
+    ack.key=n1.acks
 
 ``tls.ca`` signs for everybody of one cluster, nodes and clients. A node's certificate names the node as a dNSName,
 ``<node id>.nodes.ringlog``: who calls a node compares it with the node that was meant, wherever the directory says that
 it listens, and a node compares it with the node that somebody says to be. A client's certificate names no node.
 ``token.file`` has a token on each line: the first one is sent, each is taken, so that a token can be changed without a
-moment in which one is refused.
+moment in which one is refused. ``ack.key`` has the node's key for codes of its acknowledgements, ``ack.master`` that of
+who believes them (``wire.ack_codes``); a line for each, the first one makes, each checks.
 
 Invariants: an address that other machines reach is listened on only with certificate and token, or where the operator
 says that it is meant to be open (``guard``); files that anybody may read are refused; a secret is in no error, log or
@@ -29,7 +31,7 @@ import stat
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
@@ -45,6 +47,8 @@ ANY_NODE: Final = "nodes.ringlog"
 """In the certificates of all nodes: who looks for a cluster knows addresses only (``ringlog.client.discovering``)."""
 TLS: Final = ("tls.ca", "tls.certificate", "tls.key")
 TOKEN: Final = "token.file"
+ACK_KEY, ACK_MASTER = "ack.key", "ack.master"
+OPTIONS: Final = (*TLS, TOKEN, ACK_KEY, ACK_MASTER)
 LOOK_S: Final = 1.0
 """How old what is known of the files may be."""
 FILE_BYTES_MAX: Final = 1024 * 1024
@@ -83,6 +87,8 @@ class Trust:
     tokens: tuple[str, ...] = field(default=(), repr=False)
     node: NodeId = ""
     expires: int = 0
+    ack_keys: tuple[str, ...] = field(default=(), repr=False)
+    ack_masters: tuple[str, ...] = field(default=(), repr=False)
     server: ssl.SSLContext | None = field(default=None, compare=False, repr=False)
     client: ssl.SSLContext | None = field(default=None, compare=False, repr=False)
 
@@ -249,15 +255,15 @@ def read_trust(path: Path) -> tuple[tuple[Path, ...], Trust]:
     except UnicodeDecodeError as error:
         raise BadTrustConfig(f"{path}: not text in UTF-8") from error
     for line in lines.values():
-        if line.name not in (*TLS, TOKEN):
-            raise BadTrustConfig(f"{path}, line {line.number}: {line.name}: one of {', '.join((*TLS, TOKEN))}")
+        if line.name not in OPTIONS:
+            raise BadTrustConfig(f"{path}, line {line.number}: {line.name}: one of {', '.join(OPTIONS)}")
     given = {name: path.absolute().parent / line.value for name, line in lines.items() if line.value}
     tls = given.keys() & set(TLS)
     if tls and len(tls) < len(TLS):
         raise BadTrustConfig(f"{path}: {', '.join(TLS)} belong together")
-    tokens = _tokens(given[TOKEN]) if TOKEN in given else ()
+    tokens, ack_keys, ack_masters = (_words(given.get(name)) for name in (TOKEN, ACK_KEY, ACK_MASTER))
     found = _encrypting(tokens, *(given[name] for name in TLS)) if tls else Trust(tokens=tokens)
-    return (path, *given.values()), found
+    return (path, *given.values()), replace(found, ack_keys=ack_keys, ack_masters=ack_masters)
 
 
 def _bytes(path: Path, secret: bool = False) -> bytes:
@@ -274,7 +280,10 @@ def _bytes(path: Path, secret: bool = False) -> bytes:
     return data
 
 
-def _tokens(path: Path) -> tuple[str, ...]:
+def _words(path: Path | None) -> tuple[str, ...]:
+    """The secrets of a file, tokens or keys; none without a file."""
+    if path is None:
+        return ()
     found = tuple(filter(None, map(str.strip, _bytes(path, secret=True).decode("latin-1").splitlines())))
     if not found or not all(map(_TOKEN.fullmatch, found)):
         raise BadTrustConfig(f"{path}: a token on each line, of 16 to 512 letters, digits, or - . _ ~ + /")
@@ -308,7 +317,7 @@ def _encrypting(tokens: tuple[str, ...], ca: Path, certificate: Path, key: Path)
         raise BadTrustConfig(f"{ca}, {certificate}, {key}: not what TLS takes: {why}") from error
     if read != (_bytes(ca), _bytes(certificate), _bytes(key, secret=True)):
         raise BadTrustConfig(f"{certificate}, {key}: were replaced while they were read")
-    return Trust(*read, tokens, node, expires, server, client)
+    return Trust(*read, tokens, node, expires, server=server, client=client)
 
 
 def _refuse(why: str) -> NoReturn:

@@ -97,6 +97,14 @@ class NodeAck:
 
 
 @dataclass(frozen=True, slots=True)
+class CodedAck:
+    """The bytes of a ``NodeAck``, and its code: see ``wire.ack_codes``. No code: it came without."""
+
+    ack: bytes
+    code: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class TableLoad:
     """The tablets of ``table`` that a node has, and the amounts of each, in their order."""
 
@@ -312,7 +320,8 @@ class DeadLetter:
 REQUEST, RESULT = "ringlog.requests.Request", "ringlog.requests.Result"
 REQUEST_BATCH = "ringlog.requests.RequestBatch"
 NODE_LOAD = "ringlog.load.NodeLoad"
-NODE_ACK, AGENT_STATUS = "ringlog.acks.NodeAck", "ringlog.agents.AgentStatus"
+NODE_ACK, CODED_ACK = "ringlog.acks.NodeAck", "ringlog.acks.CodedAck"
+AGENT_STATUS = "ringlog.agents.AgentStatus"
 STORED_SNAPSHOT, SNAPSHOT_CHUNK = "ringlog.snapshots.StoredSnapshot", "ringlog.snapshots.SnapshotChunk"
 SNAPSHOT_CONFIRMATION = "ringlog.snapshots.SnapshotConfirmation"
 MUTATION, CDC_ROW, DEAD_LETTER = "ringlog.mutations.Mutation", "ringlog.cdc.CdcRow", "ringlog.cdc.DeadLetter"
@@ -322,6 +331,7 @@ RECORDS: dict[str, type[Any]] = {
     REQUEST_BATCH: RequestBatch,
     RESULT: Result,
     NODE_ACK: NodeAck,
+    CODED_ACK: CodedAck,
     NODE_LOAD: NodeLoad,
     AGENT_STATUS: AgentStatus,
     STORED_SNAPSHOT: StoredSnapshot,
@@ -355,12 +365,23 @@ def _codec(full_name: str, _cls: type[T]) -> tuple[Callable[[T], bytes], Callabl
 
 encode_request, decode_request = _codec(REQUEST, CommandRequest)
 encode_result, decode_result = _codec(RESULT, Result)
-encode_node_ack, decode_node_ack = _codec(NODE_ACK, NodeAck)
+encode_node_ack, _decode_plain_ack = _codec(NODE_ACK, NodeAck)
+encode_coded_ack, _decode_coded_ack = _codec(CODED_ACK, CodedAck)
 encode_node_load, decode_node_load = _codec(NODE_LOAD, NodeLoad)
 encode_agent_status, decode_agent_status = _codec(AGENT_STATUS, AgentStatus)
 encode_mutation, decode_mutation = _codec(MUTATION, Mutation)
 encode_cdc_row, decode_cdc_row = _codec(CDC_ROW, CdcRow)
 encode_dead_letter, decode_dead_letter = _codec(DEAD_LETTER, DeadLetter)
+
+
+def ack_in(data: bytes) -> CodedAck:
+    """What a record of the topic of acknowledgements has: that with a code, or one without."""
+    return _decode_coded_ack(data) if name_of(data) == CODED_ACK else CodedAck(data, b"")
+
+
+def decode_node_ack(data: bytes) -> NodeAck:
+    """The acknowledgement of a record of its topic, with a code or without. Whose it is, ``wire.ack_codes`` says."""
+    return _decode_plain_ack(ack_in(data).ack)
 
 
 def encode_request_batch(requests: Sequence[bytes]) -> bytes:

@@ -6,6 +6,7 @@ A role that needs no other effect has no thread of its own: its row in ``protoco
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 from ringlog.agents.contract import Acknowledge, Ended
 from ringlog.agents.shells.asking import WAITS_S, AskingThread
@@ -15,12 +16,21 @@ from ringlog.log.topics import ACKS
 from ringlog.protocol.coordinator import NewAcks, ReadAcks, Wait
 from ringlog.protocol.roles import Role
 from ringlog.runtime.settings import ProcessSettings
+from ringlog.runtime.trust import current
+from ringlog.wire.ack_codes import WRONG_CODE, believed_ack
 from ringlog.wire.errors import WireError
-from ringlog.wire.records import NodeAck, decode_node_ack
+from ringlog.wire.records import NodeAck
+
+NOT_BELIEVED: Final = (
+    "give the node its ack.key, made of a line of this process's ack.master; if it has it, somebody else writes for it"
+)
 
 
 class AcksThread(AskingThread):
     """One instance of such a role."""
+
+    wrong_codes = 0
+    """Acknowledgements that were passed over since they had no code by the key of their node."""
 
     def hear(self) -> None:
         """From now on the effects about acknowledgements are performed."""
@@ -41,13 +51,23 @@ class AcksThread(AskingThread):
             self.acknowledge(offset)
 
     def _read(self, records: Iterable[Offered]) -> Iterator[tuple[int, NodeAck]]:
+        masters = current().ack_masters
         for offset, value in records:
             if not value:
                 continue
             try:
-                yield offset, decode_node_ack(value)
+                ack = believed_ack(value, masters)
             except WireError as error:
-                self.seldom.warn("unreadable_ack", offset=offset, why=str(error))
+                self._pass_over(offset, error)
+            else:
+                yield offset, ack
+
+    def _pass_over(self, offset: int, error: WireError) -> None:
+        if error.code == WRONG_CODE:
+            self.wrong_codes += 1
+            self.seldom.warn("ack_not_believed", offset=offset, node=error.field, why=error.rule, ends=NOT_BELIEVED)
+        else:
+            self.seldom.warn("unreadable_ack", offset=offset, why=str(error))
 
 
 class PlainThread(AcksThread):

@@ -38,7 +38,8 @@ class CoordinatorThread(AcksThread):
         state = self.replica.state
         with self._looking:
             acks = self._shown.newest(state)
-        return cluster_samples(state, acks, self.clock.now_us())
+        yield from cluster_samples(state, acks, self.clock.now_us())
+        yield Sample("ringlog_acks_not_believed", self.wrong_codes)
 
     def ask(self) -> None:
         """Perform the protocol, for ever."""

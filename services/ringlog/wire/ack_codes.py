@@ -1,0 +1,59 @@
+"""Whose an acknowledgement is: a code that only its node can make.
+
+A broker's rights end at the topic, it does not see keys: who may acknowledge for one node may write a record for any.
+So an acknowledgement may travel with a code (``CodedAck``), made of its very bytes by a key that the node has and no
+other node. A node's key is made of a *master* and the node's id. Who acts on acknowledgements has the master, so it
+needs no list of nodes, and believes nothing without the right code. Who has no master believes what is there.
+
+    key of a node = HMAC-SHA-256(master, "ringlog acks of " + id of the node), as hex digits
+    code          = HMAC-SHA-256(key of the node, the bytes of its NodeAck)
+
+The code is made of bytes, not of fields: releases that add a field to ``NodeAck`` understand each other's codes.
+
+Invariant: who knows one node's key, and no master, can make no acknowledgement of another node that counts.
+Source: decision 101; RFC 2104.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from ringlog.kernel.values import NodeId
+from ringlog.wire.errors import WireError
+from ringlog.wire.records import CodedAck, NodeAck, ack_in, decode_node_ack, encode_coded_ack
+
+WRONG_CODE: Final = "wrong_code"
+_ACKS_OF: Final = "ringlog acks of "
+
+
+def key_of(master: str, node: NodeId) -> str:
+    """The key of a node."""
+    return hmac.digest(master.encode(), f"{_ACKS_OF}{node}".encode(), "sha256").hex()
+
+
+def coded(ack: bytes, key: str) -> bytes:
+    """The record for an acknowledgement with a code; ``ack``: the bytes of a ``NodeAck``."""
+    return encode_coded_ack(CodedAck(ack, _code(ack, key)))
+
+
+def has_code_of(data: bytes, keys: Iterable[str]) -> bool:
+    """True if a record of the topic of acknowledgements has a code by one of these keys. Raises WireError."""
+    found = ack_in(data)
+    return any(hmac.compare_digest(found.code, _code(found.ack, key)) for key in keys)
+
+
+def believed_ack(data: bytes, masters: Sequence[str]) -> NodeAck:
+    """The acknowledgement of a record of the topic, as far as it is its node's; without a master each one is.
+
+    Raises WireError, with the code ``wrong_code`` and the node for one that is not.
+    """
+    ack = decode_node_ack(data)
+    if masters and not has_code_of(data, (key_of(master, ack.node) for master in masters)):
+        raise WireError(WRONG_CODE, ack.node[:100], "an acknowledgement with a code by the key of its node")
+    return ack
+
+
+def _code(ack: bytes, key: str) -> bytes:
+    return hmac.digest(key.encode(), ack, "sha256")

@@ -1,0 +1,152 @@
+"""Who has stolen a node's credential and its key acknowledges for that node, and for no other.
+
+On a broker where each kind of process has rights of its own. Agents and a node are processes; of two more nodes nothing
+runs, so that what is acknowledged for them, the test has written.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from tests.system.agents_world import until
+from tests.system.guarded_kafka import Guarded, guarded_kafka
+from tests.system.user import User
+
+from ringlog.log.acls import BrokerUser
+from ringlog.runtime.kafka_config import connection, read_kafka_config
+from ringlog.wire.ack_codes import coded, key_of
+from ringlog.wire.records import NodeAck, encode_node_ack
+
+pytestmark = [pytest.mark.system, pytest.mark.slow]
+
+PREFIX = "co."
+MASTER = "a-master-that-agents-know"
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    with guarded_kafka(tmp_path_factory.mktemp("guarded"), PREFIX) as found:
+        yield found
+
+
+@pytest.fixture
+def user(tmp_path: Path) -> Iterator[User]:
+    somebody = User(tmp_path)
+    yield somebody
+    somebody.end()
+
+
+class Thief:
+    """Somebody with the broker's credential of a node."""
+
+    def __init__(self, guarded: Guarded, user: User, cluster: str) -> None:
+        security = read_kafka_config(guarded.logins[BrokerUser.node]).security
+        self._producer = Producer(connection(guarded.users, security) | {"linger.ms": 200, "log_level": 2})
+        self._user, self._topic = user, f"{cluster}.acks"
+        self._cluster_id = json.loads(user.run("cluster", "current", "--json"))["cluster_id"]
+
+    def acknowledge(self, node: str, epoch: int, *keys: str) -> None:
+        """For a node, whichever, once by each key; an empty one: without a code."""
+        ack = encode_node_ack(NodeAck(self._cluster_id, node, "9@thief", epoch, epoch, (), 0, 0))
+        for key in keys:
+            self._producer.produce(self._topic, coded(ack, key) if key else ack, key=node)
+        assert self._producer.flush(60) == 0
+
+
+def test_a_stolen_credential_acknowledges_for_no_other_node(guarded: Guarded, user: User, tmp_path: Path) -> None:
+    cluster = f"{PREFIX}{uuid.uuid4().hex[:8]}"
+    agents, node = (_private(tmp_path / f"{name}.properties", "") for name in ("agents", "node"))
+    _begin(guarded, user, cluster, agents, node)
+    (n1,) = json.loads(user.run("node", "list", "--json"))
+    thief = Thief(guarded, user, cluster)
+
+    # Without keys the broker's rights are all that there is, and the record passes the gate of a node that nobody runs.
+    second, joining = _join(user, "n2")
+    thief.acknowledge(second, joining["stage_epoch"], "")
+    until(lambda: _operation(user, joining["id"])["stage"] != "prepared" or None, "the gate to pass")
+    user.run("operation", "cancel", joining["id"], "--reason", "nobody runs it")
+    until(lambda: _operation(user, joining["id"])["stage"] == "cancelled" or None, "the join to be cancelled")
+
+    # Node and agents take their keys while they run.
+    _private(tmp_path / "key", key_of(MASTER, n1["id"]))
+    _private(node, "ack.key=key\n")
+    _private(tmp_path / "master", MASTER)
+    _private(agents, "ack.master=master\n")
+    third, joining = _join(user, "n3")
+    forged = "", key_of(MASTER, n1["id"]), key_of("a-master-of-somebody-else", third), MASTER
+
+    def passed_over() -> bool:
+        thief.acknowledge(third, joining["stage_epoch"], *forged)
+        return "ack_not_believed" in user.logs()
+
+    until(passed_over, "the coordinator to pass over what has no code")
+    thief.acknowledge(third, joining["stage_epoch"], *forged)
+    for _ in range(2):
+        _await_look(user)
+    assert _operation(user, joining["id"])["stage"] == "prepared"
+    assert f"node={third}" in user.logs()
+    assert MASTER not in user.logs() + user.told + user.command_lines()
+
+    # Who has the key of a node is that node. Its gate needs n1, too: that one's codes are right.
+    thief.acknowledge(third, joining["stage_epoch"], key_of(MASTER, third))
+    until(lambda: _operation(user, joining["id"])["stage"] != "prepared" or None, "the gate to pass")
+    assert f"node={n1['id']}" not in user.logs().rpartition("ack_not_believed")[2]
+
+
+def _begin(guarded: Guarded, user: User, cluster: str, agents: Path, node: Path) -> None:
+    """A cluster, users with the rights of their kinds, three agents, and n1 as a process."""
+    user.run("cluster", "found", cluster, "--bootstrap", guarded.users, "--kafka-config", str(guarded.login))
+    for kind in (BrokerUser.validator, BrokerUser.agent, BrokerUser.node, BrokerUser.client):
+        whose = ["--for", kind.value, "--user", kind.value, "--apply", "--cluster", cluster]
+        user.run("cluster", "acls", *whose, "--bootstrap", guarded.tls, "--kafka-config", str(guarded.admin))
+
+    def by(kind: BrokerUser) -> list[str]:
+        return ["--bootstrap", guarded.users, "--cluster", cluster, "--kafka-config", str(guarded.logins[kind])]
+
+    user.run("cluster", "use", cluster, "--bootstrap", guarded.users, *by(BrokerUser.client)[4:])
+    user.begin("agent", "validator", *by(BrokerUser.validator))
+    for role in ("coordinator", "publisher"):
+        user.begin("agent", role, *by(BrokerUser.agent), "--trust-config", str(agents))
+    user.join_node("--data", str(node.with_name("n1")), *by(BrokerUser.node), "--trust-config", str(node))
+
+
+def _join(user: User, name: str) -> tuple[str, Any]:
+    """The id of a node that nobody runs, and its join, which waits for the first gate."""
+    node = str(uuid.uuid4())
+    user.run("submit", json.dumps({"command": "RegisterNode", "name": name, "id": node}))
+    user.run("node", "join", name, "--num-tokens", "1", "--no-wait")
+
+    def waits() -> Any:
+        found = [one for one in json.loads(user.run("operation", "list", "--json")) if one["node"] == name]
+        return found[0] if found and found[0]["stage"] == "prepared" else None
+
+    return node, until(waits, "the join to be prepared")
+
+
+def _operation(user: User, name: str) -> Any:
+    return json.loads(user.run("operation", "show", name, "--json"))
+
+
+def _await_look(user: User) -> None:
+    """Until the coordinator has looked at an epoch that is not there yet."""
+    epoch = json.loads(user.run("submit", json.dumps({"command": "Noop"})))["epoch"]
+
+    def looked() -> bool:
+        seen = json.loads(user.run("agents", "status", "--json"))
+        return any(one["role"] == "coordinator" and one["epoch"] >= epoch for one in seen)
+
+    until(looked, f"the coordinator to look at epoch {epoch}")
+
+
+def _private(path: Path, text: str) -> Path:
+    """A file that is closed to others, there at once as a whole."""
+    new = path.with_name("new")
+    new.write_text(text, encoding="utf-8")
+    new.chmod(0o600)
+    return new.replace(path)

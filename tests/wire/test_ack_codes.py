@@ -1,0 +1,63 @@
+"""Codes of acknowledgements: a node's key makes those of its own, and of no other node."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+
+import pytest
+
+from ringlog.wire.ack_codes import WRONG_CODE, believed_ack, coded, has_code_of, key_of
+from ringlog.wire.errors import WireError
+from ringlog.wire.records import CodedAck, NodeAck, ack_in, decode_node_ack, encode_coded_ack, encode_node_ack
+from tests.kernel.entries import uuid
+
+MASTER, LATER = "a-master-of-many-letters", "another-of-many-letters"
+ONE, OTHER = uuid(1, space=2), uuid(2, space=2)
+
+
+def ack_of(node: str, epoch: int = 5) -> bytes:
+    return encode_node_ack(NodeAck(uuid(9), node, "3@run", epoch, epoch, (), 0, 0))
+
+
+def refused(data: bytes, masters: tuple[str, ...]) -> WireError:
+    with pytest.raises(WireError) as error:
+        believed_ack(data, masters)
+    return error.value
+
+
+def test_the_key_is_what_the_guide_says() -> None:
+    said = hmac.new(MASTER.encode(), f"ringlog acks of {ONE}".encode(), hashlib.sha256).hexdigest()
+    assert key_of(MASTER, ONE) == said
+
+
+def test_a_node_is_believed_for_itself_only() -> None:
+    mine = coded(ack_of(ONE), key_of(MASTER, ONE))
+    assert believed_ack(mine, (MASTER,)) == decode_node_ack(mine) == decode_node_ack(ack_of(ONE))
+    for forged in (ack_of(OTHER), coded(ack_of(OTHER), key_of(MASTER, ONE)), coded(ack_of(OTHER), MASTER)):
+        error = refused(forged, (MASTER,))
+        assert (error.code, error.field) == (WRONG_CODE, OTHER)
+        assert believed_ack(forged, ()).node == OTHER, "without a master everything counts"
+
+
+def test_no_byte_of_what_was_said_can_be_another_one() -> None:
+    mine = ack_in(coded(ack_of(ONE), key_of(MASTER, ONE)))
+    raised = ack_of(ONE, epoch=6)
+    assert refused(encode_coded_ack(CodedAck(raised, mine.code)), (MASTER,)).code == WRONG_CODE
+    for code in (b"", mine.code[:-1], mine.code + b"\0", bytes(32)):
+        assert refused(encode_coded_ack(CodedAck(mine.ack, code)), (MASTER,)).code == WRONG_CODE
+
+
+def test_keys_change_while_all_run() -> None:
+    before, after = (coded(ack_of(ONE), key_of(master, ONE)) for master in (MASTER, LATER))
+    for data in (before, after):
+        assert believed_ack(data, (MASTER, LATER)).node == ONE
+    assert refused(before, (LATER,)).code == WRONG_CODE
+    assert has_code_of(before, (key_of(LATER, ONE), key_of(MASTER, ONE)))
+    assert not has_code_of(before, (key_of(LATER, ONE),))
+
+
+def test_what_is_no_acknowledgement_is_none_with_a_code_either() -> None:
+    key = key_of(MASTER, ONE)
+    for data in (b"", b"nothing", coded(b"nothing", key), coded(coded(ack_of(ONE), key), key)):
+        assert refused(data, (MASTER,)).code != WRONG_CODE
