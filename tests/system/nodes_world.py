@@ -47,8 +47,8 @@ class NodeProcess:
         self._environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         self.process = self.again()
 
-    def again(self) -> subprocess.Popen[bytes]:
-        program = ["-m", "ringlog.cli"]
+    def again(self, program: Sequence[str] = ()) -> subprocess.Popen[bytes]:
+        program = program or ["-m", "ringlog.cli"]
         if self._release:
             earlier = f"import ringlog; ringlog.__version__, ringlog.FEATURES = {self._release!r}, ()"
             program = ["-c", f"{earlier}; from ringlog.cli.main import main; main()"]
@@ -60,8 +60,9 @@ class NodeProcess:
                 stderr=subprocess.STDOUT,
             )
 
-    def restart(self) -> None:
-        self.process = self.again()
+    def restart(self, program: Sequence[str] = ()) -> None:
+        """``program``: what Python runs in place of the command line's module."""
+        self.process = self.again(program)
 
     def upgrade(self) -> None:
         """Stopped, and started with this release."""
