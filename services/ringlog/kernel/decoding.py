@@ -9,7 +9,8 @@ It is total: whatever the bytes are, the answer is a state or ``StateUndecodable
 What it gives is well formed, and its history covers the epochs that it must. Whether it is a state that the fold of
 some log has come to only its digest can tell, to who has that from elsewhere.
 
-Equal texts, equal groups and equal members of groups become one object, as they mostly are in a folded state.
+Equal texts, integers, groups and members of groups become one object, as they mostly are in a folded state: a token
+stands in each placement three times. What was read once is known by its bytes, and so are the marks before a value.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from __future__ import annotations
 import types
 import typing
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from itertools import pairwise
+from operator import itemgetter
 from typing import Any, Final
 
 from immutables import Map
@@ -37,6 +39,9 @@ Read = Callable[["_Reader", int], Any]
 
 INTEGER_DIGITS_MAX: Final = 40
 """No integer of a state has more: they are epochs, counters, tokens and microseconds."""
+
+_MARK: Final = 5
+"""Bytes that hold tag and length of a short value; of a long one, none that is known."""
 
 
 class StateUndecodable(ValueError):
@@ -88,33 +93,48 @@ def _with_its_history(state: ClusterState) -> ClusterState:
 
 
 class _Reader:
-    """Bytes, and how far they are read."""
+    """Bytes, and how far they are read.
 
-    __slots__ = ("at", "data", "known", "texts")
+    ``marks``: the first bytes of a value to its tag, how many bytes tag and length take, and how many the rest.
+    ``integers``, ``texts``, ``known``: values by their bytes. None has more items than values were read.
+    """
+
+    __slots__ = ("at", "data", "integers", "known", "marks", "texts")
 
     def __init__(self, data: bytes) -> None:
         self.data = data
         self.at = 0
+        self.integers: dict[bytes, int] = {}
         self.texts: dict[bytes, str] = {}
         self.known: dict[Read, dict[bytes, Any]] = defaultdict(dict)
+        self.marks: dict[bytes, tuple[bytes, int, int]] = {}
 
     def value(self, readers: dict[bytes, Read]) -> Any:
         """The next value, of one of these tags."""
-        read = readers.get(self.data[self.at : self.at + 1])
+        data, begin = self.data, self.at
+        tag, width, length = self.marks.get(data[begin : begin + _MARK]) or self.mark()
+        read = readers.get(tag)
         if read is None:
-            raise StateUndecodable(f"offset {self.at}: none of {b' '.join(sorted(readers)).decode()} is there")
+            raise StateUndecodable(f"offset {begin}: none of {b' '.join(sorted(readers)).decode()} is there")
+        self.at = begin + width
+        end = self.at + length
+        if end > len(data):
+            raise StateUndecodable(f"offset {begin + 1}: {len(data) - self.at} of {length} bytes are there")
+        found = read(self, end)
+        if self.at != end:
+            raise StateUndecodable(f"offset {self.at}: the value from {begin + 1} on ends at {end}")
+        return found
+
+    def mark(self) -> tuple[bytes, int, int]:
+        """Tag and length of the next value: the tag, how many bytes both take, the length."""
         begin = self.at + 1
         colon = self.data.find(b":", begin, begin + 20)
         digits = self.data[begin:colon]
         if colon < 0 or not digits.isdigit() or (digits[:1] == b"0" and len(digits) > 1):
             raise StateUndecodable(f"offset {begin}: no length is there")
-        self.at = colon + 1
-        end = self.at + int(digits)
-        if end > len(self.data):
-            raise StateUndecodable(f"offset {begin}: {len(self.data) - self.at} of {int(digits)} bytes are there")
-        found = read(self, end)
-        if self.at != end:
-            raise StateUndecodable(f"offset {self.at}: the value from {begin} on ends at {end}")
+        found = self.data[self.at : begin], colon + 1 - self.at, int(digits)
+        if found[1] <= _MARK:
+            self.marks[self.data[self.at : self.at + _MARK]] = found
         return found
 
     def rest(self, end: int) -> bytes:
@@ -132,15 +152,19 @@ def _nothing(value: Any) -> Read:
 
 
 def _integer(reader: _Reader, end: int) -> int:
-    if end - reader.at > INTEGER_DIGITS_MAX:
-        raise StateUndecodable(f"offset {reader.at}: an integer of {end - reader.at} digits")
-    body = reader.rest(end)
-    try:
-        found = int(body)
-    except ValueError:
-        found = None
-    if found is None or b"%d" % found != body:  # there are other ways to write it
-        raise StateUndecodable(f"offset {end}: {body!r} is no integer")
+    body = reader.data[reader.at : end]
+    found = reader.integers.get(body)
+    if found is None:
+        if len(body) > INTEGER_DIGITS_MAX:
+            raise StateUndecodable(f"offset {reader.at}: an integer of {len(body)} digits")
+        try:
+            found = int(body)
+        except ValueError:
+            found = None
+        if found is None or b"%d" % found != body:  # there are other ways to write it
+            raise StateUndecodable(f"offset {end}: {body!r} is no integer")
+        reader.integers[body] = found
+    reader.at = end
     return found
 
 
@@ -175,14 +199,14 @@ def _reader_of(annotation: Any) -> dict[bytes, Read]:
     if annotation is History:
         return {b"L": _history}
     if is_dataclass(annotation):
-        return {b"R": _once(_record(Replica)) if annotation is Replica else _record(annotation)}
+        return {b"R": _record(annotation)}
     origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in (typing.Union, types.UnionType):
         return {tag: read for one in inner for tag, read in _reader_of(one).items()}
     if origin is tuple and inner[0] is GenerationRange:
         return {b"L": _ranges(_items(_reader_of(GenerationRange)))}
     if origin is tuple and inner == (Replica, ...):
-        return {b"L": _once(_items(_reader_of(Replica)))}
+        return {b"L": _once(_members(_reader_of(Replica)))}
     if origin is tuple:
         return {b"L": _items(_reader_of(inner[0])) if inner[1:] == (...,) else _fixed(*map(_reader_of, inner))}
     assert origin is Map, f"{annotation} has no canonical encoding"
@@ -194,6 +218,29 @@ def _items(of_each: dict[bytes, Read]) -> Read:
         found = []
         while reader.at < end:
             found.append(reader.value(of_each))
+        return tuple(found)
+
+    return read
+
+
+def _members(of_each: dict[bytes, Read]) -> Read:
+    """As ``_items``, of members of groups: the same few, of whom each is known with the marks before it."""
+
+    def read(reader: _Reader, end: int) -> tuple[Any, ...]:
+        data, at, marks, found = reader.data, reader.at, reader.marks, []
+        known = reader.known[of_each[b"R"]]
+        while at < end:
+            mark = marks.get(data[at : at + _MARK])
+            whole = b"" if mark is None else data[at : at + mark[1] + mark[2]]
+            one = known.get(whole)
+            if one is None:
+                reader.at = at
+                one = reader.value(of_each)
+                whole = data[at : reader.at]
+                known[whole] = one
+            found.append(one)
+            at += len(whole)
+        reader.at = at
         return tuple(found)
 
     return read
@@ -226,27 +273,37 @@ def _record(kind: Any) -> Read:
     class_name, layout = layout_of(kind)
     hints = typing.get_type_hints(kind)
     of_fields = [(name, encoded, default, _reader_of(hints[name])) for name, encoded, default in layout]
-    make, names = maker_of(kind) if is_plain(kind) else kind, [field.name for field in fields(kind)]
+    make, names = maker_of(kind) if is_plain(kind) else kind, [name for name, *_ in of_fields]
+    in_place = _arranged([names.index(field.name) for field in fields(kind)])
 
     def read(reader: _Reader, end: int) -> Any:
         if not reader.data.startswith(class_name, reader.at):
             raise StateUndecodable(f"offset {reader.at}: no {kind.__name__} is there")
         reader.at += len(class_name)
-        found = {}
+        found = []
+        data = reader.data
         for name, encoded, default, of_field in of_fields:
-            if reader.at < end and reader.data.startswith(encoded, reader.at):
-                reader.at += len(encoded)
+            at = reader.at
+            if at < end and data.startswith(encoded, at):
+                reader.at = at + len(encoded)
                 item = reader.value(of_field)
-                if type(item) is type(default) and item == default:
+                if default is not MISSING and type(item) is type(default) and item == default:
                     raise StateUndecodable(f"offset {reader.at}: the default of {kind.__name__}.{name} is spelled out")
-                found[name] = item
+                found.append(item)
             elif default is MISSING:
-                raise StateUndecodable(f"offset {reader.at}: {kind.__name__}.{name} is missing")
+                raise StateUndecodable(f"offset {at}: {kind.__name__}.{name} is missing")
             else:
-                found[name] = default
-        return make(*[found[name] for name in names])
+                found.append(default)
+        return make(*in_place(found))
 
     return read
+
+
+def _arranged(order: list[int]) -> Callable[[list[Any]], Iterable[Any]]:
+    """What brings items into this order."""
+    if order == sorted(order):
+        return lambda items: items
+    return itemgetter(*order)
 
 
 def _once(read: Read) -> Read:
