@@ -1,0 +1,147 @@
+"""Random lives of a partition under several rebalancers, of which only one acts: failover, cancels, lost, late and
+repeated messages (``zone_world`` has the promises).
+"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+
+from ringlog.kernel.commands.rebalances import CancelRebalance, TriggerRebalance
+from ringlog.kernel.commands.zones import AlterZone, SetDataNodes
+from ringlog.sim.mutants.plant import Mutant, planted
+from tests.kernel.zones.scenes import ids, partition
+from tests.protocol.zone_world import LETTERS, NODES, ZoneWorld
+
+SOME = st.sets(st.sampled_from(LETTERS), min_size=1).map(lambda found: "".join(sorted(found)))
+NODE = st.sampled_from(NODES)
+NODE_SETS = st.integers(1, 31).map(lambda mask: [node for place, node in enumerate(NODES) if mask & 1 << place])
+ANY = st.integers(0, 10**6)
+
+
+class Failover(RuleBasedStateMachine):
+    """What may happen."""
+
+    world: ZoneWorld
+
+    @initialize(letters=SOME, replicas=st.integers(1, 4))
+    def begin(self, letters: str, replicas: int) -> None:
+        self.world = ZoneWorld(letters, replicas)
+
+    # operators
+
+    @rule(letters=SOME, replicas=st.integers(1, 4))
+    def the_zone_changes(self, letters: str, replicas: int) -> None:
+        self.world.submit(AlterZone("z", replicas=min(replicas, len(self.world.state.zones["z"].nodes))))
+        self.world.submit(SetDataNodes("z", ids(letters), self.world.state.epoch))
+        self.world.submit(TriggerRebalance("z", self.world.state.zones["z"].changed))
+
+    @rule(back=st.sampled_from([0, 0, 0, 1, 2, 5]), is_late=st.booleans())
+    def an_operator_cancels(self, back: int, is_late: bool) -> None:
+        """What he saw some epochs ago."""
+        seen = self.world.log[max(self.world.first, self.world.state.epoch - back)]
+        command = CancelRebalance("z", 0, partition(seen).revisions.pending)
+        self.world.requests.append(command)
+        if not is_late:
+            self.world.submit(command)
+
+    # nodes
+
+    @rule(nodes=NODE_SETS, how_far=ANY, says=st.sampled_from(["nothing", "what is kept", "all", "all"]))
+    def nodes_hear(self, nodes: list[str], how_far: int, says: str) -> None:
+        """Of some entries, or of all; and acknowledge what is on their disks by now, or by then."""
+        for node in nodes:
+            self.world.hears(node, self._epoch(self.world.knows[node], how_far))
+            if says != "nothing":
+                self.world.acknowledges(node, says == "all")
+
+    @rule(node=NODE)
+    def a_node_crashes(self, node: str) -> None:
+        self.world.crashes(node)
+
+    # instances
+
+    @rule(which=ANY, how_far=ANY, heard=st.integers(0, 6))
+    def an_instance_looks(self, which: int, how_far: int, heard: int) -> None:
+        """It folds some entries, or all, and hears of some acknowledgements, or of all."""
+        instance = self.world.instances[which % len(self.world.instances)]
+        for place, ack in enumerate(self.world.acks):
+            if (place + how_far) % 7 <= heard:
+                instance.book.take(place, ack)
+        self.world.looks(instance, self._epoch(instance.knows, how_far))
+
+    @precondition(lambda self: len(self.world.instances) < 4)
+    @rule()
+    def another_one_takes_over(self) -> None:
+        self.world.takes_over()
+
+    # messages
+
+    @precondition(lambda self: self.world.requests)
+    @rule(which=ANY, is_kept=st.booleans())
+    def a_request_comes(self, which: int, is_kept: bool) -> None:
+        """One of the last ones, which may come again; or a very old one."""
+        place = len(self.world.requests) - 1 - (which % min(4, len(self.world.requests)) if which % 5 else 0)
+        place = which % len(self.world.requests) if which % 11 == 0 else place
+        self.world.submit(self.world.requests[place] if is_kept else self.world.requests.pop(place))
+
+    @rule()
+    def all_goes_well(self) -> None:
+        """Everybody hears of everything, and the last instance acts."""
+        for node in NODES:
+            self.world.hears(node, self.world.state.epoch)
+            self.world.acknowledges(node)
+        self.an_instance_looks(len(self.world.instances) - 1, self.world.state.epoch, 6)
+        if self.world.requests:
+            self.world.submit(self.world.requests[-1])
+
+    def _epoch(self, known: int, how_far: int) -> int:
+        """Some epoch that is not known yet; in half of the cases the last one."""
+        last = self.world.state.epoch
+        return last if how_far % 2 else known + how_far // 2 % (last - known + 1)
+
+    def teardown(self) -> None:
+        if hasattr(self, "world"):
+            self.world.settles()
+
+
+TestFailover = Failover.TestCase
+TestFailover.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)
+
+
+BUGS = (
+    Mutant(
+        "a target that is stable already is planned",
+        "ringlog.kernel.zones.rebalance",
+        "if before.pending and (before.cancel is not None or not leads_there)",
+        "if not before.pending or before.cancel is not None or not leads_there",
+        "",
+        0,
+    ),
+    Mutant(
+        "a cancel names any revision",
+        "ringlog.kernel.commands.rebalances",
+        "if command.pending_revision != partition.revisions.pending:",
+        "if command.pending_revision < 0:",
+        "",
+        0,
+    ),
+    Mutant(
+        "a trigger that takes a plan away is not acted on",
+        "ringlog.kernel.zones.rebalance",
+        "return written(before, epoch, planned=None, change=cause,",
+        "return written(before, epoch, planned=None,",
+        "",
+        0,
+    ),
+)
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+def test_a_planted_bug_is_found(bug: Mutant) -> None:
+    tries = settings(max_examples=300, stateful_step_count=50, deadline=None, database=None, derandomize=True)
+    quick = settings(tries, phases=[Phase.generate], print_blob=False)
+    with planted(bug), pytest.raises(AssertionError):
+        run_state_machine_as_test(Failover, settings=quick)
