@@ -74,3 +74,13 @@ def test_consumers_that_go_on_where_they_were_hear_for_a_week_that_a_key_is_gone
     """However soon topics are compacted: by default such a record goes after a day."""
     initial = {spec.suffix: spec.initial.get("delete.retention.ms") for spec in TOPICS}
     assert {initial[suffix] for suffix in CHANGE_TOPICS} == {str(7 * 86_400_000)}
+
+
+def test_what_nobody_deletes_is_deleted_by_the_broker() -> None:
+    """Every topic is compacted, or loses what is older than a week, but those whose length is somebody's decision: the
+    log is truncated, rejections are deleted by the validator, dead letters are the operator's.
+    """
+    week = str(7 * 86_400_000)
+    kept = {spec.suffix for spec in TOPICS if spec.required["cleanup.policy"] != "compact"}
+    limited = {spec.suffix for spec in TOPICS if spec.initial.get("retention.ms") == week}
+    assert kept - limited == {"metadata", "results", "dead-letters"}

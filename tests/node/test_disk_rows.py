@@ -14,7 +14,7 @@ from zlib import crc32
 
 import pytest
 
-from ringlog.node.disk_rows import APPLICATION, FORMAT, DiskRows
+from ringlog.node.disk_rows import APPLICATION, CACHE_KB, FORMAT, LOG_BYTES, DiskRows
 from ringlog.node.errors import NodeFailed, RowsBehind, RowsDamaged, RowsForeign, RowsNewer
 from ringlog.node.store import RowsMark, RowVersion
 
@@ -251,3 +251,22 @@ def test_dropped_rows_free_their_space(tmp_path: Path) -> None:
     assert len(store.versions(RING)) == 100
     store.close()
     assert path.stat().st_size < full / 4
+
+
+def test_the_files_and_the_cache_have_their_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However much goes through it: the write-ahead log is as large as a transaction and what is between two copies."""
+    opened: list[sqlite3.Connection] = []
+    connect = sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", lambda *a, **k: opened.append(connect(*a, **k)) or opened[-1])
+    path = tmp_path / "rows.sqlite"
+    store = DiskRows(path, NODE)
+    ((cache,),) = opened[0].execute("PRAGMA cache_size").fetchall()
+    assert (cache, CACHE_KB) == (-64 * 1024, 64 * 1024)
+    largest = 0
+    for commit in range(90):
+        for number in range(commit * 200, commit * 200 + 200):
+            store.add(RowVersion("a.t", number, b"k%d" % number, (), 1, b"v" * 5_000))
+        store.commit(MARK)
+        largest = max(largest, path.with_name(f"{path.name}-wal").stat().st_size)
+    store.close()
+    assert path.stat().st_size > LOG_BYTES > largest > 0

@@ -110,6 +110,8 @@ def _round(
     for peer in order_of(own(), node, hints.refuted, draw)[:PEERS_MAX]:
         for _ in range(PAGES_MAX):
             yield from _compared(hints, own(), entry_at)
+            if hints.is_full:
+                return
             state = own()
             request = hints.request(peer, state)
             reply: EntriesReply | None = yield AskPeer(request)
@@ -118,7 +120,7 @@ def _round(
             if code == OTHER_HISTORY and request.epoch > state.epoch:
                 hints.forget()  # two peers differ: this one is asked from the own log on
                 continue
-            if code or hints.is_full or reply is None or hints.newest(own()).epoch >= reply.epoch:
+            if code or reply is None or hints.newest(own()).epoch >= reply.epoch:
                 break
         if wanted and hints.newest(own()).epoch >= wanted:
             return
