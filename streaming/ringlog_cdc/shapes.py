@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import astuple
+from dataclasses import fields
+from operator import attrgetter
 from typing import Any
 
 from ringlog.kernel.generations.statements import TableShape
@@ -14,13 +15,16 @@ PAIRS = (3, 6)
 
 def fields_of_shape(shape: TableShape) -> list[Any]:
     """The fields of a shape, for a context; without stored names where none differs, as before there were any."""
-    fields = list(astuple(shape))
-    return fields if shape.stored else fields[:-1]
+    values = list(_values(shape))
+    return values if shape.stored else values[:-1]
 
 
-def shape_of_fields(fields: Sequence[Any]) -> TableShape:
+_values = attrgetter(*(field.name for field in fields(TableShape)))
+
+
+def shape_of_fields(stored: Sequence[Any]) -> TableShape:
     """The shape of a table in a stored context; the first release stored only its first three fields."""
-    numbers, rest = fields[:3], [tuple(part) if isinstance(part, list) else part for part in fields[3:]]
+    numbers, rest = stored[:3], [tuple(part) if isinstance(part, list) else part for part in stored[3:]]
     for place in PAIRS:
         if len(rest) > place:
             rest[place] = tuple((column, said) for column, said in rest[place])

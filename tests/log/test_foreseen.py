@@ -29,7 +29,7 @@ def test_what_is_read_as_it_was_foreseen_is_not_folded_again() -> None:
     world, foreseen = World(), Foreseen()
     chain = sent(world, foreseen, Noop(), ChangeSettings((("history_entries", 5_000),)), Noop())
     plain = list(follow(records(chain), world.state))
-    quick = list(follow(records(chain), world.state, foreseen))
+    quick = list(follow(records(chain), world.state, foreseen.judge))
     assert plain == quick
     assert [made.item for made in quick] == [encoded.entry for encoded in chain]
     assert all(quick[0].item is not made.item for made in plain)
@@ -43,7 +43,7 @@ def test_an_entry_between_them_is_folded_as_what_it_is() -> None:
     chain = sent(world, foreseen, Noop(), Noop())
     other = world.entry(ChangeSettings((("history_entries", 5_000),)))
     log = records([other, *chain])
-    quick = list(follow(log, world.state, foreseen))
+    quick = list(follow(log, world.state, foreseen.judge))
     assert quick == list(follow(log, world.state))
     assert [made.outcome.kind.value for made in quick] == ["applied", "stale", "stale"]
 
@@ -51,7 +51,7 @@ def test_an_entry_between_them_is_folded_as_what_it_is() -> None:
 def test_an_equal_state_that_is_another_object_is_folded() -> None:
     world, foreseen = World(), Foreseen()
     chain = sent(world, foreseen, Noop())
-    first = next(follow(records(chain), World().state, foreseen))
+    first = next(follow(records(chain), World().state, foreseen.judge))
     assert first.item is not chain[0].entry
 
 

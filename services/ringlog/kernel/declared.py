@@ -67,7 +67,9 @@ class StatePart:
 
     def is_same(self, before: Any, after: Any) -> bool:
         """True if nothing was replaced from which the items follow."""
-        return all(getattr(before, name) is getattr(after, name) for name in self.uses or (self.name,))
+        if not self.uses:
+            return getattr(before, self.name) is getattr(after, self.name)
+        return all(getattr(before, name) is getattr(after, name) for name in self.uses)
 
     @property
     def fields(self) -> tuple[str, ...]:

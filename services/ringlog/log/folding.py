@@ -4,14 +4,16 @@ A fold begins with a state and goes on from the position behind it (``Start``): 
 beginning, or a state that was stored. An entry that this release cannot judge (``halt``) ends the loop, in whatever
 process runs it: what comes after it would be a guess.
 
-An author folds its entries before it sends them (``Foreseen``). A reader of the same process need not do
-it again: the same bytes on the same state, the very object, make the same.
+How a record is decoded and judged is a hook of the loop: by ``judge``, unless somebody remembers what that gave. The
+same bytes on the same state, the very object, make the same. An author folds its entries before it sends them
+(``Foreseen``): a reader of the same process need not do it again. Nor do the many readers of a simulated cluster.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 from ringlog.kernel.fold import fold
 from ringlog.kernel.outcome import Entry, Folded, Outcome, OutcomeKind, UnreadableEntry
@@ -19,8 +21,26 @@ from ringlog.kernel.state import EMPTY_STATE, ClusterState
 from ringlog.kernel.swift import maker_of
 from ringlog.kernel.values import Micros
 from ringlog.log.errors import LogGap
-from ringlog.log.port import LogRecord
 from ringlog.wire.entries import EncodedEntry, decode_entry
+
+Item = Entry | UnreadableEntry
+Judging = Callable[[ClusterState, bytes], tuple[Item, Folded]]
+"""A record's bytes, decoded, and what they make of a state."""
+
+
+class RecordBytes(Protocol):
+    """A record of the log: its place, and its bytes."""
+
+    @property
+    def offset(self) -> int: ...
+    @property
+    def data(self) -> bytes: ...
+
+
+def judge(state: ClusterState, data: bytes) -> tuple[Item, Folded]:
+    """Decode a record and fold it, without a memory."""
+    item = decode_entry(data)
+    return item, fold(state, item)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +52,7 @@ class Start:
 
 
 BEGINNING = Start()
+_HALT = OutcomeKind.HALT
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +70,7 @@ class FoldedRecord:
     """One record of the log, decoded, its verdict, and the states before and after it."""
 
     offset: int
-    item: Entry | UnreadableEntry
+    item: Item
     outcome: Outcome
     before: ClusterState
     after: ClusterState
@@ -57,7 +78,7 @@ class FoldedRecord:
     @property
     def is_halt(self) -> bool:
         """True if this release cannot judge it: it is the last one."""
-        return self.outcome.kind is OutcomeKind.HALT
+        return self.outcome.kind is _HALT
 
     @property
     def founder(self) -> Founder | None:
@@ -100,6 +121,10 @@ class Foreseen:
         found = self._made.pop(data, None)
         return None if found is None or found[0] is not state else found[1:]
 
+    def judge(self, state: ClusterState, data: bytes) -> tuple[Item, Folded]:
+        """As ``judge`` of the module, but what was foreseen is not folded again."""
+        return self.take(state, data) or judge(state, data)
+
 
 class GapWatch:
     """Notices that a log lacks entries in its middle, from what comes after them.
@@ -131,17 +156,11 @@ class GapWatch:
 
 
 def follow(
-    records: Iterable[LogRecord], state: ClusterState = EMPTY_STATE, foreseen: Foreseen | None = None
+    records: Iterable[RecordBytes], state: ClusterState = EMPTY_STATE, judging: Judging = judge
 ) -> Iterator[FoldedRecord]:
     """Fold records, in the log's order, onto ``state``; a halt is the last outcome."""
     for record in records:
-        item: Entry | UnreadableEntry
-        known = None if foreseen is None else foreseen.take(state, record.data)
-        if known is not None:
-            item, folded = known
-        else:
-            item = decode_entry(record.data)
-            folded = fold(state, item)
+        item, folded = judging(state, record.data)
         made = _new_record(record.offset, item, folded.outcome, state, folded.state)
         yield made
         if made.is_halt:

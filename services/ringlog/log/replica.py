@@ -274,7 +274,7 @@ class LogReplica:
         tail: LogTail | None = None
         try:
             tail = self.log.tail(self._position)
-            for made in follow(self._arriving(tail), self._state, self.foreseen):
+            for made in follow(self._arriving(tail), self._state, self.foreseen.judge):
                 if not self._take(made):
                     break
         except LogDamaged as error:

@@ -30,14 +30,13 @@ Invariants (each has a counterexample without it):
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 from immutables import Map
 
 from ringlog.kernel.encoding import command_digest
 from ringlog.kernel.settings import setting
 from ringlog.kernel.state import ClusterState
-from ringlog.kernel.swift import maker_of
+from ringlog.kernel.swift import maker_of, replaced
 from ringlog.kernel.values import Epoch, Micros
 from ringlog.protocol.draw import Draw
 from ringlog.protocol.fates import EntryChain, Fate
@@ -80,7 +79,7 @@ def remember(validator: Validator, results: Iterable[Result]) -> Validator:
             answers, floor = Map[str, Result]().mutate(), max(floor, result.since_epoch)
         elif result.outcome == REJECTED and result.request_id not in answers:
             answers[result.request_id] = result
-    return replace(validator, answers=answers.finish(), floor=floor)
+    return replaced(validator, answers=answers.finish(), floor=floor)
 
 
 def is_floor_mark(result: Result) -> bool:
@@ -104,7 +103,7 @@ def arrive(validator: Validator, records: Sequence[Arrived]) -> NextStep:
         arrived = max(arrived, offset)
         acked = min(acked, offset - 1)
         waiting += [_new_waiting(offset, one, command_digest(one.kind, one.version, one.payload)) for one in requests]
-    return _acknowledge(replace(validator, waiting=tuple(waiting), arrived=arrived, acked=acked))
+    return _acknowledge(replaced(validator, waiting=tuple(waiting), arrived=arrived, acked=acked))
 
 
 def begin(
@@ -157,8 +156,8 @@ def take_in(
     step = arrive(validator, records)
     batch = step.validator.batch
     assert batch is not None, "a batch is under way"
-    batch = replace(batch, is_fresh=False, before=len(batch.chain.entries))
-    extended = extend(replace(step.validator, batch=batch), now, draw, folding, part)
+    batch = replaced(batch, is_fresh=False, before=len(batch.chain.entries))
+    extended = extend(replaced(step.validator, batch=batch), now, draw, folding, part)
     return NextStep(extended.validator, step.effects + extended.effects)
 
 
@@ -188,7 +187,7 @@ def _decide(
     refuses = batch.refuses or any(one.result.outcome != APPLIED for one in plan.answers[len(batch.answers) :])
     chain = EntryChain(batch.chain.base, tuple(plan.sent))
     batch = Batch(chain, tuple(plan.answers), plan.state, batch.is_fresh, forgets, refuses, batch.before)
-    validator = replace(validator, waiting=waiting, batch=batch)
+    validator = replaced(validator, waiting=waiting, batch=batch)
     if is_part:
         return NextStep(validator, (HandOver(batch.chain.entries[handed:]),))
     if batch.chain.entries:
@@ -229,7 +228,7 @@ def _release(validator: Validator, batch: Batch, applied: int) -> NextStep:
         mark = _floor_mark(validator, batch.chain.base + applied)
         validator = remember(validator, (mark,))
         results += (mark,)
-    step = _acknowledge(replace(validator, batch=None, waiting=again + validator.waiting))
+    step = _acknowledge(replaced(validator, batch=None, waiting=again + validator.waiting))
     effects: tuple[Effect, ...] = ()
     if results:
         effects += (Publish(results),)
@@ -257,7 +256,7 @@ def _acknowledge(validator: Validator) -> NextStep:
     upto = min(open_offsets) - 1 if open_offsets else validator.arrived
     if upto <= validator.acked:
         return NextStep(validator)
-    return NextStep(replace(validator, acked=upto), (Ack(upto),))
+    return NextStep(replaced(validator, acked=upto), (Ack(upto),))
 
 
 def _prune(validator: Validator, state: ClusterState) -> Validator:
@@ -266,4 +265,4 @@ def _prune(validator: Validator, state: ClusterState) -> Validator:
     if oldest < validator.pruned + PRUNE_EVERY_EPOCHS:
         return validator
     answers = Map({key: result for key, result in validator.answers.items() if result.since_epoch >= oldest})
-    return replace(validator, answers=answers, pruned=oldest)
+    return replaced(validator, answers=answers, pruned=oldest)

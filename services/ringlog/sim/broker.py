@@ -58,6 +58,12 @@ class SimRecord(NamedTuple):
     value: Any
     time: Micros
 
+    @property
+    def data(self) -> bytes:
+        """Its value, in a topic of bytes."""
+        data: bytes = self.value
+        return data
+
 
 @dataclass(eq=False, slots=True)
 class Partition:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import chain
 
 from ringlog import FEATURES
 from ringlog.kernel.changes import diff
@@ -31,13 +32,15 @@ from ringlog.kernel.values import (
     StreamReport,
     TabletOptions,
 )
+from ringlog.log.folding import follow
+from ringlog.log.port import LogRecord
 from ringlog.protocol.coordinator_core import CoordinatorView, propose
 from ringlog.runtime.draw import draw_uuid
 from ringlog.sim.chance import Chance
 from ringlog.sim.shape import COLUMNS, ClusterShape
 from ringlog.sim.world import EPOCH_START, SECOND
 from ringlog.wire.changes import encode_change_record
-from ringlog.wire.entries import author_entry, decode_entry
+from ringlog.wire.entries import author_entry
 from ringlog.wire.ids import ENTROPY_BYTES, new_request_id, new_state_id
 from ringlog.wire.records import NodeAck
 
@@ -138,13 +141,10 @@ def _prefix_of(shape: ClusterShape) -> Prefix:
 
 def _made(shape: ClusterShape) -> Prefix:
     records = _Prefix(shape).records() if shape.founded else ()
-    items = tuple(decode_entry(data) for data in records)
-    states = [EMPTY_STATE]
-    changes: list[tuple[str, object]] = []
-    for item in items:
-        states.append(fold(states[-1], item).state)
-        changes += change_values(states[-2], states[-1])
-    return Prefix(records, items, tuple(states), tuple(changes))
+    made = list(follow(LogRecord(offset, data) for offset, data in enumerate(records)))
+    changes = chain.from_iterable(change_values(one.before, one.after) for one in made)
+    states = (EMPTY_STATE, *(one.after for one in made))
+    return Prefix(records, tuple(one.item for one in made), states, tuple(changes))
 
 
 def forget_prefixes() -> None:

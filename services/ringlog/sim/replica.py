@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ringlog.kernel.fold import fold
-from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, UnreadableEntry
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Command, Micros
 from ringlog.log.author import Author
+from ringlog.log.folding import follow, judge
+from ringlog.log.following import Follower
 from ringlog.log.recent import LAST_ALONE, RecentEntries
 from ringlog.protocol.direct import Direct, folded
 from ringlog.protocol.draw import Draw
@@ -35,11 +35,9 @@ from ringlog.sim.histories.events import Op
 from ringlog.sim.recording import LOG
 from ringlog.sim.simulation import Simulation
 from ringlog.sim.world import SECOND, Signal, SimHost, SimWorld, Unanswered, Work
-from ringlog.wire.entries import decode_entry
 
 Step = Work
 Performers = dict[type, Callable[[Any], Step]]
-Follower = Callable[[ClusterState, ClusterState, Entry | UnreadableEntry, Outcome, int], None]
 
 
 class SimReplica:
@@ -114,23 +112,19 @@ class SimReplica:
 
     def _take(self, records: list[SimRecord]) -> None:
         sim = self.sim
-        for record in records:
-            before = self.state
-            if self.alone:
-                item = decode_entry(record.value)
-                made = fold(before, item)
-            else:
-                item, made = sim.folded(before, record.value)
-            if made.outcome.kind is OutcomeKind.HALT:
-                sim.broken("halt", f"{self.name} halts at offset {record.offset}: {made.outcome.detail}")
-            self.state = after = made.state
-            self.position = record.offset + 1
+        folding = follow(records, self.state, judge if self.alone else sim.judge)
+        for record, made in zip(records, folding, strict=False):
+            before, after = made.before, made.after
+            if made.is_halt:
+                sim.broken("halt", f"{self.name} halts at offset {made.offset}: {made.outcome.detail}")
+            self.state = after
+            self.position = made.offset + 1
             if after is not before:
                 self.recent.add(after.epoch, record.value)
                 for check in sim.on_folded:
                     check.folded(self, before, after)
             for follower in tuple(self.followers):
-                follower(before, after, item, made.outcome, record.offset)
+                follower(before, after, made.item, made.outcome, made.offset)
         self.position = max(self.position, self.tail.position)
         self.changed.fire()
 

@@ -16,11 +16,11 @@ from typing import Any
 
 from ringlog.cache.memory import MemoryCache
 from ringlog.kernel.fold import fold
-from ringlog.kernel.outcome import Entry, Folded, Outcome, UnreadableEntry
+from ringlog.kernel.outcome import Entry, Folded, Outcome
 from ringlog.kernel.state import EMPTY_STATE, ClusterState
 from ringlog.kernel.values import Epoch
 from ringlog.log.beginning import Beginning, SnapshotTopic
-from ringlog.log.folding import BEGINNING, Start
+from ringlog.log.folding import BEGINNING, Item, Start, follow
 from ringlog.sim.at_once import IDENTITY, Deaths, TopicAtOnce
 from ringlog.sim.broker import (
     ACKS,
@@ -111,9 +111,9 @@ class Simulation:
         self.recording = Recording(world)
         self.prefix: Prefix | None = None
         self.preloaded = 0
-        self._items: dict[bytes, Entry | UnreadableEntry] = {}
+        self._items: dict[bytes, Item] = {}
         self._changes: dict[tuple[int, int], list[tuple[str, object]]] = {}
-        self._folds: dict[tuple[int, bytes], tuple[ClusterState, Entry | UnreadableEntry, Folded]] = {}
+        self._folds: dict[tuple[int, bytes], tuple[ClusterState, tuple[Item, Folded]]] = {}
         self.lone = world.seed % LONE_EVERY == 0
         self.checks = [check(self) for check in checks]
         self.on_entry = self._hearing("entry")
@@ -151,7 +151,8 @@ class Simulation:
         self.moments = Moments(world, self.did, self.on_entry)
 
     def _hearing(self, hook: str) -> list[Hearer]:
-        return [check for check in self.checks if getattr(type(check), hook) is not getattr(Hearer, hook)]
+        silent = getattr(Hearer, hook)
+        return [check for check in self.checks if getattr(type(check), hook) is not silent]
 
     def close(self) -> None:
         """The end: nothing knows anything any more."""
@@ -166,7 +167,7 @@ class Simulation:
 
     # ----------------------------------------------------------------------------------------- the log
 
-    def folded(self, state: ClusterState, data: bytes) -> tuple[Entry | UnreadableEntry, Folded]:
+    def judge(self, state: ClusterState, data: bytes) -> tuple[Item, Folded]:
         """A record, decoded, and what it makes of ``state``; worked out once for all that share."""
         key = (id(state), data)
         known = self._folds.get(key)
@@ -175,12 +176,12 @@ class Simulation:
             if item is None:
                 item = self._items[data] = decode_entry(data)
             # With the state itself, so that its id stays its own.
-            known = self._folds[key] = state, item, fold(state, item)
-        return known[1], known[2]
+            known = self._folds[key] = state, (item, fold(state, item))
+        return known[1]
 
     def folding(self, state: ClusterState, data: bytes) -> Folded:
-        """What ``data`` makes of ``state``, as ``folded``."""
-        return self.folded(state, data)[1]
+        """What ``data`` makes of ``state``, as ``judge``."""
+        return self.judge(state, data)[1]
 
     def changes(self, before: ClusterState, after: ClusterState) -> list[tuple[str, object]]:
         """``change_values`` of two neighbouring states of the true log, worked out once."""
@@ -243,18 +244,17 @@ class Simulation:
 
     def _fold_true_log(self, partition: Partition) -> None:
         log = self.log
-        for record in partition.records[log.read : partition.visible]:
-            before = log.states[-1]
-            item, folded = self.folded(before, record.value)
-            if folded.state is not before:
-                log.states.append(folded.state)
+        for made in follow(partition.records[log.read : partition.visible], log.states[-1], self.judge):
+            item, before, after = made.item, made.before, made.after
+            if after is not before:
+                log.states.append(after)
                 log.entries.append(item if isinstance(item, Entry) else None)
-            self._note(item, folded.outcome)
+            self._note(item, made.outcome)
             for check in self.on_entry:
-                check.entry(before, folded.state, item, folded.outcome, record.offset)
+                check.entry(before, after, item, made.outcome, made.offset)
         log.read = partition.visible
 
-    def _note(self, item: Entry | UnreadableEntry, outcome: Outcome) -> None:
+    def _note(self, item: Item, outcome: Outcome) -> None:
         kind = item.kind if isinstance(item, Entry) else "unreadable"
         self.did["entry", kind, outcome.kind.value] += 1
         for fault in self.active_faults:

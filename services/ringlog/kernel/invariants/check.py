@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from itertools import islice
+from operator import attrgetter
 from typing import Final
 
 from ringlog.kernel.invariants import cdc, cluster, operations, ring, service, tablets, verdicts, zones
@@ -36,6 +37,7 @@ DETAILS_MAX: Final = 3
 """At most N examples are reported of each invariant that is broken."""
 
 _PARTS: Final = tuple(sorted({part for one in INVARIANTS for part in one.parts}))
+_values = attrgetter(*_PARTS)
 
 assert len({one.name for one in INVARIANTS}) == len(INVARIANTS), "an invariant is known by its name"
 assert all(hasattr(EMPTY_STATE, part) for part in _PARTS), "invariants speak of parts of the state"
@@ -46,7 +48,8 @@ def violations(state: ClusterState, known: ClusterState = EMPTY_STATE) -> tuple[
 
     ``known``: an earlier state of the same log that is sound: what the two share is not looked at again.
     """
-    changed = frozenset([part for part in _PARTS if getattr(state, part) is not getattr(known, part)])
+    both = zip(_PARTS, _values(state), _values(known), strict=True)
+    changed = frozenset([part for part, after, before in both if after is not before])
     return tuple(
         BrokenInvariant(one.name, one.sentence, detail)
         for one in _concerned(changed)

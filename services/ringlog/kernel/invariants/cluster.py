@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import pairwise
+from operator import attrgetter
 
 from ringlog.kernel.commands.features import NO_MEMBER
 from ringlog.kernel.commands.pauses import SCOPES, pause_key
@@ -63,13 +64,15 @@ def history(state: ClusterState, known: ClusterState) -> Details:
             last = applied.state_id
 
 
+_parts = attrgetter(*PARTS)
+
+
 @invariant("a part that was replaced has the epoch of that as last modified", "changed", *PARTS)
 def stamps(state: ClusterState, known: ClusterState) -> Details:
     """The stamps of the parts that are not the same objects, and that there are no others."""
     if state.changed is not known.changed and (unknown := sorted(set(state.changed).difference(PARTS))):
         yield f"{unknown[0]} is no part of the state, and stamped"
-    for name in PARTS:
-        part, before = getattr(state, name), getattr(known, name)
+    for name, part, before in zip(PARTS, _parts(state), _parts(known), strict=True):
         if part is not before:
             epoch = state.changed.get(name, 0)
             if not known.epoch < epoch <= state.epoch and part != before:

@@ -7,7 +7,6 @@ ends keeps its marks and its reports for the record, without plan and locks; onl
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, Literal
 
 from immutables import Map
@@ -35,6 +34,7 @@ from ringlog.kernel.ownership.deltas import apply_deltas, reordered
 from ringlog.kernel.ownership.placements import merge, split
 from ringlog.kernel.settings import setting
 from ringlog.kernel.state import ClusterState, Deltas, Generation, Node, Operation, Placement, Plan, StageMark, advance
+from ringlog.kernel.swift import replaced
 from ringlog.kernel.tablets.track import is_draining, must_wait
 from ringlog.kernel.values import NodeId, StreamReport, Witness
 
@@ -150,8 +150,8 @@ def at_once(state: ClusterState, operation: Operation, context: EntryContext) ->
     """The state after all steps of ``operation`` (not recorded yet) in one entry: nobody is asked, nothing streamed."""
     assert kind_of(operation).is_at_once, "a node that is asked must be waited for"
     for deltas in (operation.plan.start, operation.plan.middle):
-        state = replace(state, placements=_with(state, deltas, context))
-    ended = replace(operation, plan=Plan(), locks=())
+        state = replaced(state, placements=_with(state, deltas, context))
+    ended = replaced(operation, plan=Plan(), locks=())
     parts = _finished(state, operation, context)
     return without_orphan(advance(state, context.epoch, operations=record(state, ended), **parts), context)
 
@@ -176,12 +176,12 @@ def _finished(state: ClusterState, operation: Operation, context: EntryContext) 
     plan = operation.plan
     placements = _with(state, plan.finish, context)
     if kind_of(operation).changes is Changes.SETTING:
-        return altered(replace(state, placements=placements), operation, context)
+        return altered(replaced(state, placements=placements), operation, context)
     for key, placement in sorted(placements.items()):
         placements = placements.set(key, merge(placement, plan.merge_at)) if plan.merge_at else placements
     nodes = standing(state.nodes, operation, "finished")
     if kind_of(operation).reorders:
-        placements = reordered(placements, operation.node, walk_order(replace(state, nodes=nodes)))
+        placements = reordered(placements, operation.node, walk_order(replaced(state, nodes=nodes)))
     owners = resulting_owners(state.token_owners, operation)
     return {"placements": placements, "token_owners": owners, "nodes": nodes}
 
@@ -199,8 +199,8 @@ def standing(nodes: Map[str, Node], operation: Operation, moment: Moment) -> Map
         if its is not None:
             before = its.cancelled if moment == "during" or kind.is_at_once else its.during
             assert nodes[name].state == before, "a node is where its operation has left it"
-            node = replace(nodes[name], state=getattr(its, moment))
-            nodes = nodes.set(name, replace(node, tokens=tokens) if moment == "finished" else node)
+            node = replaced(nodes[name], state=getattr(its, moment))
+            nodes = nodes.set(name, replaced(node, tokens=tokens) if moment == "finished" else node)
     return nodes
 
 
@@ -209,8 +209,8 @@ def moved(operation: Operation, stage: str, context: EntryContext) -> Operation:
     assert not is_ended(operation), "what has ended stays as it is"
     assert operation.stage_epoch < context.epoch, "epochs of stages ascend"
     mark = StageMark(stage, context.epoch, context.time)
-    after = replace(operation, stage=stage, stage_epoch=context.epoch, marks=(*operation.marks, mark))
-    return replace(after, plan=Plan(), locks=()) if is_ended(after) else after
+    after = replaced(operation, stage=stage, stage_epoch=context.epoch, marks=(*operation.marks, mark))
+    return replaced(after, plan=Plan(), locks=()) if is_ended(after) else after
 
 
 def record(state: ClusterState, operation: Operation) -> Map[str, Operation]:

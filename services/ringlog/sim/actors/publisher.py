@@ -11,6 +11,7 @@ from typing import Any
 
 from ringlog.kernel.changes import EpochChange
 from ringlog.kernel.state import ClusterState
+from ringlog.log.folding import follow
 from ringlog.protocol.publisher import Announce, Diverge, Follow, LastPublished, NextStates, Restore, publish
 from ringlog.protocol.role import Accept
 from ringlog.sim.actors.role import Worker
@@ -67,11 +68,8 @@ class PublisherWorker(Worker):
     def _next_states(self) -> Step:
         if not self._inbox:
             yield self._news
-        states = []
-        for record in self._inbox:
-            before, (_, folded) = self._state, self.sim.folded(self._state, record.value)
-            self._state = folded.state
-            states.append((before, folded.state))
+        states = [(made.before, made.after) for made in follow(self._inbox, self._state, self.sim.judge)]
+        self._state = states[-1][1]
         self._inbox.clear()
         return states
 

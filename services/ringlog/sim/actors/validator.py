@@ -104,7 +104,7 @@ class ValidatorWorker(Worker):
         """Entries of requests that came together follow one another as the requests do."""
         last: dict[int, int] = {}
         for data in effect.records:
-            entry = self.sim.folded(self.replica.state, data)[0]
+            entry = self.sim.judge(self.replica.state, data)[0]
             assert isinstance(entry, Entry)
             offset, place = self._places.get(entry.request_id, (-1, 0))
             if place < last.get(offset, 0):

@@ -34,6 +34,7 @@ Applied: TypeAlias = tuple[tuple[str, int], ...]
 Value: TypeAlias = Scalar | Pair | Applied
 
 INT_MAX = 2**63 - 1
+_ENCODER = json.JSONEncoder(separators=(",", ":"))
 FIELDS = frozenset({"process", "type", "op", "key", "value", "time", "note"})
 
 
@@ -126,7 +127,7 @@ def to_json(event: Event) -> str:
         shown["value"] = event.value
     shown |= {} if event.time is None else {"time": event.time}
     shown |= {} if event.note is None else {"note": event.note}
-    return json.dumps(shown, separators=(",", ":"))
+    return _ENCODER.encode(shown)
 
 
 def _asks_for_value(kind: Type, op: Op) -> bool:
