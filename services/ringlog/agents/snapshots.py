@@ -22,7 +22,7 @@ from functools import partial
 from typing import Any, Final
 
 from ringlog.agents.truncation import LogEnds
-from ringlog.kernel.commands.snapshots import last_snapshot
+from ringlog.kernel.commands.snapshots import is_mark
 from ringlog.kernel.commands.truncation import ConfirmSnapshot, allowed_begin, is_known
 from ringlog.kernel.encoding import digest
 from ringlog.kernel.state import ClusterState
@@ -63,11 +63,6 @@ class SubmitOnce:
     """Have this applied; the driver says why it was not."""
 
     command: Command
-
-
-def is_mark(before: ClusterState, after: ClusterState) -> bool:
-    """True if what made ``after`` asks for a snapshot of it."""
-    return after.snapshots is not before.snapshots and last_snapshot(after) == after.epoch
 
 
 def is_order(before: ClusterState, after: ClusterState) -> bool:

@@ -16,6 +16,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ringlog.log.agreement import EVIDENCE
 from ringlog.protocol.roles import ROLES
 from ringlog.runtime.context import ClusterContext, forget, known
 from ringlog.runtime.folders import default_data_dir
@@ -70,7 +71,7 @@ def belongings(context: ClusterContext) -> list[Path]:
     with_id = f"{context.cluster}.{context.cluster_id}"
     found: list[Path] = []
     if context.cluster_id:
-        found += [agents / f"{with_id}.{role}.json" for role in ROLES]
+        found += [agents / f"{with_id}.{role}.{kept}" for role in ROLES for kept in ("json", EVIDENCE)]
         found.append(nodes / with_id)
     namesakes = [other for other in known().clusters if other.cluster == context.cluster and other != context]
     if not namesakes:

@@ -9,6 +9,7 @@
     │   ├── LogForked         it was cut and has grown again: another history
     │   ├── LogGap            entries are missing in its middle
     │   └── LogReplaced       another topic took its name
+    ├── StateDisputed         two others have another state of an epoch: this process has folded wrongly
     ├── SnapshotRefused       nobody may begin with this snapshot: an older one, or the log's beginning, serves
     │   ├── SnapshotIncomplete, SnapshotForged, SnapshotOfAnotherLog, SnapshotUnconfirmed, SnapshotDisputed
     ├── ArchiveRefused        the archive is not what the log wrote there: nothing is read from it
@@ -108,6 +109,12 @@ class LogReplaced(LogDamaged):
     """The topic was deleted and made again: its id is another one."""
 
     code = "log_replaced"
+
+
+class StateDisputed(LogError):
+    """Two others have another state of an epoch than this process, which folds no more."""
+
+    code = "state_disputed"
 
 
 class SnapshotRefused(LogError):

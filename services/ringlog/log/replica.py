@@ -280,7 +280,7 @@ class LogReplica:
         except LogDamaged as error:
             if isinstance(error, LogTruncated) and self._begins_again():
                 return True
-            self._halt_on(error)
+            self.halt_on(error)
         except Exception as error:
             self._halt(
                 Halt("replica_failed", f"{type(error).__name__}: {error}", self._position, "a defect: report it")
@@ -303,7 +303,7 @@ class LogReplica:
             if start is None or start.position <= self._position or not self._agrees(start.state, start.position):
                 return False
             if self._followers:
-                self._halt_on(LogPassed(self.log.name, self._position))
+                self.halt_on(LogPassed(self.log.name, self._position))
                 return False
             self._begin_with(start)
         log.info("begins_again", log=self.log.name, epoch=start.state.epoch, offset=start.position)
@@ -359,7 +359,7 @@ class LogReplica:
         try:
             self._seen = self._remembered(state.cluster_id)
         except LogDamaged as error:
-            self._halt_on(error)
+            self.halt_on(error)
             return False
         return True
 
@@ -368,7 +368,7 @@ class LogReplica:
         try:
             self._seen = compared(self._seen, state, position)
         except LogForked as error:
-            self._halt_on(error)
+            self.halt_on(error)
             return False
         return True
 
@@ -410,7 +410,7 @@ class LogReplica:
                     self._halt(Halt(error.code, error.message, self._position, "the topic was deleted: restore it"))
             except LogDamaged as error:
                 if suspected:
-                    self._halt_on(error)
+                    self.halt_on(error)
                 suspected = True
             in_doubt = suspected or missing_since is not None
             pause = min(SUSPECT_S, self._watch_s) if in_doubt else self._watch_s
@@ -476,7 +476,8 @@ class LogReplica:
                     raise
                 self._stopping.wait(RETRY_S)
 
-    def _halt_on(self, error: LogError) -> None:
+    def halt_on(self, error: LogError) -> None:
+        """Fold no more, for that reason; all who wait hear of it."""
         self._halt(Halt(error.code, error.message, self._position, error.hint))
 
     def _halt(self, halt: Halt) -> None:

@@ -26,7 +26,7 @@ from pathlib import Path
 from struct import Struct
 from typing import Final
 
-from ringlog.agents.snapshots import is_mark
+from ringlog.kernel.commands.snapshots import is_mark
 from ringlog.kernel.commands.truncation import confirmed_snapshots
 from ringlog.kernel.encoding import digest
 from ringlog.kernel.values import Epoch

@@ -21,6 +21,7 @@ from ringlog.client.errors import SubmissionTimedOut
 from ringlog.kernel.commands.nodes import RegisterNode, UpdateNode
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Command
+from ringlog.log.agreement import EVIDENCE, Agreement
 from ringlog.log.driver import LogDriver
 from ringlog.log.errors import LogError, TopicMissing, WaitTimedOut
 from ringlog.log.kafka import KafkaLog
@@ -115,6 +116,7 @@ class NodeProcess:
         self._data = DataSide(self._folder, options, self._holder, clock, client.replica, lambda: self._copy.entries)
         self._acks = Acks(bootstrap, cluster, self._keep, self._tail.ends_now, stopping)
         self._copy = self._member_copy()
+        self._agreement = Agreement(client.replica, lambda _: options.folder / EVIDENCE)
         self._loads = Loads(bootstrap, cluster, self._holder, lambda: self._data.cells, stopping)
         folder, acks = self._folder, KafkaLog(bootstrap, cluster, ACKS)
         self._rivals = Rivals(acks, folder.node, folder.incarnation, lambda: current().ack_keys, folder.is_coded)
@@ -248,6 +250,7 @@ class NodeProcess:
         self._client.replica.expect((*self._folder.seen(), *self._rows.seen(), *self._data.seen()))
         if reached(self._client.follow, self._stopping) is None:
             raise Stopped
+        self._client.replica.subscribe(self._agreement.folded)
         return self._client.state
 
     def _compare_disk(self, state: ClusterState) -> None:

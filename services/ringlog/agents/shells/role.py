@@ -13,6 +13,7 @@ import uuid
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator
+from pathlib import Path
 
 from ringlog.agents.contract import Acknowledge, Ended
 from ringlog.agents.exits import CRASHED, HALTED, SUPERSEDED, Diverged, End, Superseded
@@ -25,6 +26,7 @@ from ringlog.agents.watched import ACTIVE, RoleView
 from ringlog.client.direct import DirectAuthor
 from ringlog.kernel.outcome import Entry, Outcome, UnreadableEntry
 from ringlog.kernel.state import ClusterState
+from ringlog.log.agreement import EVIDENCE, Agreement
 from ringlog.log.driver import LogDriver, micros
 from ringlog.log.errors import LogDamaged, LogError, LogPassed, RecordTooLarge, ReplicaHalted, TopicMisconfigured
 from ringlog.log.figures import seen_log
@@ -35,6 +37,7 @@ from ringlog.log.producer import AckedProducer
 from ringlog.log.reading import read_to_end
 from ringlog.log.replica import LogReplica
 from ringlog.log.topics import AGENTS, topic_name
+from ringlog.private import private_folder
 from ringlog.protocol.role import Accept, Acts, Look, superseded, take_role
 from ringlog.runtime.clock import SystemClock
 from ringlog.runtime.draw import SystemDraw
@@ -253,6 +256,7 @@ class RoleThread(ABC):
     def _act(self, acts: Acts) -> None:
         self.term = acts.term
         self.replica.subscribe(self._on_folded)
+        self.replica.subscribe(Agreement(self.replica, self._evidence).folded)
         self._snapshots.acts(self.replica.state)
 
     def _on_folded(
@@ -263,6 +267,10 @@ class RoleThread(ABC):
             with self._news:
                 self._folded = True
                 self._news.notify_all()
+
+    def _evidence(self, state: ClusterState) -> Path:
+        folder = private_folder(self.settings.data_dir / "agents", ours=True)
+        return folder / f"{self.settings.cluster}.{state.cluster_id}.{self.role}.{EVIDENCE}"
 
     def raise_if_halted(self) -> None:
         """Raises ReplicaHalted: nothing that was folded may be shown as if the log went on."""

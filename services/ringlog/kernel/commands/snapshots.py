@@ -49,6 +49,11 @@ def last_snapshot(state: ClusterState) -> Epoch:
     return max((one.epoch for one in state.snapshots.values()), default=0)
 
 
+def is_mark(before: ClusterState, after: ClusterState) -> bool:
+    """True if what made ``after`` asks for a snapshot of it."""
+    return after.snapshots is not before.snapshots and last_snapshot(after) == after.epoch
+
+
 def is_due(state: ClusterState) -> bool:
     """True if enough entries were applied since the last mark: more than a snapshot makes by itself."""
     entries = setting(state, "snapshot_entries")

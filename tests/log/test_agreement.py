@@ -1,0 +1,116 @@
+"""Who has another state than two others halts, says so, and keeps what it had; who has theirs goes on."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ringlog.kernel.commands.cluster import InitializeCluster, Noop
+from ringlog.kernel.commands.snapshots import REMEMBERED_MAX, TakeSnapshot
+from ringlog.kernel.commands.truncation import ConfirmSnapshot
+from ringlog.kernel.decoding import decode_parts
+from ringlog.kernel.encoding import digest
+from ringlog.kernel.state import ClusterState
+from ringlog.log.agreement import Agreement
+from ringlog.log.errors import ReplicaHalted
+from ringlog.log.replay import catch_up
+from ringlog.log.replica import LogReplica
+from tests.log.test_snapshots import Cluster
+
+LONG_S = 20.0
+
+
+class Reader:
+    """A process that follows the log of a cluster, and folds the state of a mark wrongly if ``flips`` says so."""
+
+    def __init__(self, cluster: Cluster, folder: Path, flips: bool) -> None:
+        self.evidence = folder / "disputed.state"
+        self.replica = LogReplica(cluster.log).start()
+        catch_up(self.replica)
+        self.agreement = Agreement(self.replica, lambda _: self.evidence)
+        self.wrong = self.replica.state
+
+        def follow(before: ClusterState, after: ClusterState, *more: object) -> None:
+            """What memory that failed would have made of the state, for all that comes after."""
+            if flips and str(after.epoch) in after.snapshots:
+                after = self.wrong = replace(after, settings=after.settings.set("ranges_max", 7))
+            self.agreement.folded(before, after, *more)  # type: ignore[arg-type]
+
+        self.replica.subscribe(follow)
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    made = Cluster()
+    made.apply(InitializeCluster("c"), Noop())
+    return made
+
+
+def confirm(cluster: Cluster, digested: str = "") -> None:
+    """The last mark, by two that have the log's state."""
+    start = cluster.taken[-1]
+    said = start.state.epoch, start.state.state_id, start.position, digested or digest(start.state)
+    cluster.apply(ConfirmSnapshot(*said, ("keeper", "publisher")))
+
+
+def test_one_against_two_is_quarantined_and_keeps_its_evidence(cluster: Cluster, tmp_path: Path) -> None:
+    right, wrong = (Reader(cluster, tmp_path / name, name == "wrong") for name in ("right", "wrong"))
+    for reader in (right, wrong):
+        reader.evidence.parent.mkdir()
+    cluster.apply(Noop(), TakeSnapshot(), Noop())
+    confirm(cluster)
+    with pytest.raises(ReplicaHalted) as halted:
+        wrong.replica.wait_for(lambda _: None, LONG_S, "it to halt")
+    assert halted.value.code == "state_disputed"
+    assert str(wrong.evidence) in str(halted.value)
+    told = json.loads(wrong.evidence.read_text(encoding="utf-8"))
+    parts = {name: bytes.fromhex(data) for name, data in told["parts"].items()}
+    assert (told["epoch"], told["digest"]) == (wrong.wrong.epoch, digest(wrong.wrong))
+    assert told["confirmed"] == digest(cluster.taken[-1].state) != told["digest"]
+    assert decode_parts(parts).settings["ranges_max"] == 7
+    assert wrong.evidence.stat().st_mode & 0o077 == 0
+
+    cluster.apply(Noop())
+    assert right.replica.read_barrier(LONG_S).epoch == cluster.state.epoch
+    right.agreement.join(LONG_S)
+    assert right.replica.halted is None
+    assert not right.evidence.exists()
+    for reader in (right, wrong):
+        reader.replica.stop()
+
+
+def test_who_is_started_again_goes_on_and_its_first_evidence_stays(cluster: Cluster, tmp_path: Path) -> None:
+    kept = []
+    for _ in range(2):
+        reader = Reader(cluster, tmp_path, True)
+        cluster.apply(TakeSnapshot())
+        confirm(cluster)
+        with pytest.raises(ReplicaHalted, match="state_disputed"):
+            reader.replica.wait_for(lambda _: None, LONG_S, "it to halt")
+        reader.replica.stop()
+        kept.append(reader.evidence.read_bytes())
+    assert kept[0] == kept[1]
+    reader = Reader(cluster, tmp_path, False)
+    assert reader.replica.read_barrier(LONG_S).epoch == cluster.state.epoch
+    reader.replica.stop()
+
+
+def test_evidence_that_cannot_be_kept_lets_nobody_go_on(cluster: Cluster, tmp_path: Path) -> None:
+    reader = Reader(cluster, tmp_path / "no folder", True)
+    cluster.apply(TakeSnapshot())
+    confirm(cluster)
+    with pytest.raises(ReplicaHalted, match="state_disputed"):
+        reader.replica.wait_for(lambda _: None, LONG_S, "it to halt")
+    reader.replica.stop()
+
+
+def test_marks_that_nobody_confirms_are_not_kept_for_ever(cluster: Cluster, tmp_path: Path) -> None:
+    reader = Reader(cluster, tmp_path, True)
+    cluster.apply(*[TakeSnapshot()] * (3 * REMEMBERED_MAX))
+    reader.replica.read_barrier(LONG_S)
+    assert len(reader.agreement._marks) == REMEMBERED_MAX
+    assert reader.replica.halted is None
+    reader.replica.stop()

@@ -1,0 +1,86 @@
+"""A coordinator and a node whose memory has failed stand alone, and are quarantined; the others go on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.system.agents_world import DEADLINE_S, AgentsWorld, until
+from tests.system.nodes_world import NodesWorld
+
+from ringlog.agents.exits import HALTED
+from ringlog.agents.status import StatusReader
+from ringlog.client.results import AppliedResult
+from ringlog.kernel.commands.cluster import Noop
+from ringlog.kernel.commands.snapshots import TakeSnapshot
+from ringlog.kernel.commands.truncation import confirmed_snapshots
+from ringlog.log.agreement import EVIDENCE
+from ringlog.stack import StackInfo
+
+pytestmark = [pytest.mark.system, pytest.mark.slow]
+
+FAILS = """
+import sys
+from dataclasses import replace
+from ringlog.log.agreement import Agreement
+
+real = Agreement.folded
+
+def folded(self, before, after, *more):
+    if str(after.epoch) in after.snapshots:
+        after = replace(after, settings=after.settings.set("ranges_max", 7))
+    real(self, before, after, *more)
+
+Agreement.folded = folded
+if sys.argv[1:2] == ["node"]:
+    from ringlog.cli.main import main
+    main()
+else:
+    from ringlog.agents.worker import run
+    run(sys.argv[1])
+"""
+"""A process in which one bit of a state is another one, when a snapshot of it is taken."""
+
+
+def test_who_stands_alone_halts_and_stays_down(stack: StackInfo, cluster_name: str, tmp_path: Path) -> None:
+    world = NodesWorld(AgentsWorld(stack, cluster_name, tmp_path), tmp_path)
+    agents = world.agents
+    try:
+        for name in ("n1", "n2"):
+            world.begin(name)
+        world.await_normal("n1", "n2")
+        agents.start("keeper")
+        agents.running("coordinator").kill()
+        term = agents.term("coordinator")
+        wrong = agents.spawn("coordinator", ("-c", FAILS))
+        agents.await_term("coordinator", term + 1)
+        world.nodes["n1"].terminate()
+        world.nodes["n1"].restart(("-c", FAILS))
+        until(lambda: world.status("n1"), "n1 to answer")
+        until(lambda: world.shown("n1")[0]["ready"], "n1 to be ready")
+
+        assert isinstance(agents.client.submit(TakeSnapshot(), timeout_s=DEADLINE_S), AppliedResult)
+        until(lambda: confirmed_snapshots(agents.state), "keeper and publisher to confirm it")
+        assert wrong.exit_code() == HALTED
+        until(world.nodes["n1"].is_dead, "n1 to end")
+        with StatusReader(stack.bootstrap_servers, cluster_name) as status:
+            (told,) = until(lambda: [one for one in status.read() if one.state == "halted"], "it to say so")
+        assert told.role == "coordinator"
+        assert "state_disputed" in told.why
+        assert "state_disputed" in world.nodes["n1"].log.read_text()
+        kept = {path.name: json.loads(path.read_text()) for path in tmp_path.rglob(f"*{EVIDENCE}")}
+        assert sorted(kept) == sorted([EVIDENCE, f"{cluster_name}.{agents.state.cluster_id}.coordinator.{EVIDENCE}"])
+        (confirmed,) = confirmed_snapshots(agents.state)
+        assert {one["confirmed"] for one in kept.values()} == {confirmed.digest}
+        assert confirmed.digest not in {one["digest"] for one in kept.values()}
+
+        # The others go on, and so does who is started again.
+        assert all(agents.alive(role) for role in ("validator", "publisher", "keeper"))
+        agents.start("coordinator")
+        world.nodes["n1"].restart()
+        until(lambda: (world.status("n1") or {}).get("epoch") == agents.state.epoch, "n1 to serve again")
+        assert isinstance(agents.client.submit(Noop(), timeout_s=DEADLINE_S), AppliedResult)
+        assert not world.nodes["n2"].is_dead()
+    finally:
+        world.close()
