@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ringlog.kernel.encoding import command_digest
 from ringlog.kernel.history import find_request, is_expired
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.swift import maker_of
@@ -25,7 +24,7 @@ from ringlog.protocol.commit import PAUSES_MAX
 from ringlog.protocol.direct import Direct
 from ringlog.protocol.draw import Draw
 from ringlog.protocol.effects import Newest, Now, Steps, WallClock
-from ringlog.wire.commands import encode_command
+from ringlog.wire.commands import encode_command, known_command
 from ringlog.wire.ids import ENTROPY_BYTES, new_request_id
 from ringlog.wire.records import (
     APPLIED,
@@ -132,7 +131,8 @@ def question(command: Command, request_id: str, since_epoch: Epoch, submitter: s
     """The command as a question. Raises WireError (a value that does not fit its field)."""
     kind, version, payload = encode_command(command)
     data = encode_request(_new_request(request_id, since_epoch, submitter, kind, version, payload))
-    return _new_question(_new_asked(request_id, since_epoch, command_digest(kind, version, payload)), kind, data)
+    digest, _ = known_command(kind, version, payload)
+    return _new_question(_new_asked(request_id, since_epoch, digest), kind, data)
 
 
 def ask(what: Question, patience: Micros, resend: Micros = RESEND) -> Steps[Submitted]:

@@ -25,7 +25,7 @@ from ringlog.protocol.validator_values import (
     Validator,
     WaitingRequest,
 )
-from ringlog.wire.commands import decode_command, encode_command
+from ringlog.wire.commands import encode_command, known_command
 from ringlog.wire.entries import EncodedEntry, encode_entry, new_entry
 from ringlog.wire.errors import WireError
 from ringlog.wire.ids import ENTROPY_BYTES, new_request_id, new_state_id
@@ -122,7 +122,7 @@ class BatchPlan:
 
     def _decide_command(self, item: WaitingRequest) -> None:
         request = item.request
-        command = decode_command(request.kind, request.version, request.payload)
+        _, command = known_command(request.kind, request.version, request.payload)
         if isinstance(command, UnknownCommand):
             detail = f"kind {command.kind} version {command.version} is not known to this release"
             self._reject(item, 0, Rejected("unknown_command", detail))

@@ -7,9 +7,10 @@ its canonical encoding: then encoding the command again gives the same bytes, an
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
+from ringlog.kernel.encoding import command_digest
 from ringlog.kernel.outcome import Undecodable, UnknownCommand
 from ringlog.kernel.registry import COMMANDS, VERSIONS
 from ringlog.kernel.values import Command
@@ -18,6 +19,10 @@ from ringlog.wire.codec import layout
 from ringlog.wire.errors import WireError
 from ringlog.wire.mapping import Mapper
 from ringlog_schemas import VERSION, current, frozen, frozen_versions
+
+Decoded = Command | Undecodable | UnknownCommand
+KNOWN_MAX, KNOWN_BYTES_MAX = 1_024, 256
+"""How many commands are remembered with their digests, and up to which size of a payload."""
 
 
 @cache
@@ -52,14 +57,29 @@ def _readers() -> dict[tuple[str, int], Callable[[bytes], Command | None]]:
     return {(kind, version): mapper(kind).read for kind, version in VERSIONS.items()}
 
 
-def decode_command(kind: str, version: int, payload: bytes) -> Command | Undecodable | UnknownCommand:
+def known_command(kind: str, version: int, payload: bytes) -> tuple[str, Decoded]:
+    """The digest of a command, and the command; never raises.
+
+    Small ones are remembered: who asks reads the same bytes in the log soon after, and who decides asks for both.
+    """
+    if len(payload) <= KNOWN_BYTES_MAX:
+        return _known(kind, version, payload)
+    return command_digest(kind, version, payload), decode_command(kind, version, payload)
+
+
+@lru_cache(maxsize=KNOWN_MAX)
+def _known(kind: str, version: int, payload: bytes) -> tuple[str, Decoded]:
+    return command_digest(kind, version, payload), decode_command(kind, version, payload)
+
+
+def decode_command(kind: str, version: int, payload: bytes) -> Decoded:
     """The command of a payload; never raises."""
     read = _readers().get((kind, version))
     found = None if read is None else read(payload)
     return _by_schema(kind, version, payload) if found is None else found
 
 
-def _by_schema(kind: str, version: int, payload: bytes) -> Command | Undecodable | UnknownCommand:
+def _by_schema(kind: str, version: int, payload: bytes) -> Decoded:
     """The command as its schema reads it, or what the schema has against the bytes."""
     written = _layouts().get((kind, version))
     if written is None:

@@ -15,9 +15,9 @@ from ringlog.kernel.outcome import Entry, UnreadableEntry
 from ringlog.kernel.swift import maker_of
 from ringlog.kernel.values import Command, Epoch, Micros
 from ringlog.wire.codec import layout
-from ringlog.wire.commands import decode_command, encode_command
+from ringlog.wire.commands import decode_command, encode_command, known_command
 from ringlog.wire.errors import WireError
-from ringlog.wire.mapping import known_bytes, known_text, uuid_bytes, uuid_text
+from ringlog.wire.mapping import id_bytes, known_bytes, known_text, met_text, uuid_text
 from ringlog.wire.reading import number_at
 from ringlog.wire.single_object import HEADER_BYTES, header, split
 from ringlog.wire.writing import integer, number, sized, text
@@ -66,9 +66,9 @@ def encode_entry(entry: Entry, payload: bytes) -> bytes:
         parts = (
             _HEADER,
             known_bytes(entry.cluster_id),
-            known_bytes(entry.state_id),
-            b"\0" if previous is None else b"\2" + known_bytes(previous),
-            uuid_bytes(entry.request_id),
+            id_bytes(entry.state_id),
+            b"\0" if previous is None else b"\2" + id_bytes(previous),
+            id_bytes(entry.request_id),
             _known_number(entry.since_epoch),
             _known_text(entry.submitter),
             _known_number(entry.at),
@@ -102,7 +102,7 @@ def _read(data: bytes) -> Entry | None:
         previous, at = (known_text(data[43:59]), 59) if data[42] else (None, 43)
         if data[42] not in (0, 2):
             return None
-        request_id = uuid_text(data[at : at + 16])
+        request_id = met_text(data[at : at + 16])
         since_epoch, at = number_at(data, at + 16)
         size, at = number_at(data, at)
         submitter = data[at : at + size].decode("utf-8")
@@ -116,7 +116,7 @@ def _read(data: bytes) -> Entry | None:
     if min(size, length, rest) < 0 or at + rest != len(data) or not -(2**31) <= version < 2**31:
         return None
     payload = data[at:]
-    digest, command = command_digest(kind, version, payload), decode_command(kind, version, payload)
+    digest, command = known_command(kind, version, payload)
     return new_entry(
         cluster_id, state_id, previous, request_id, since_epoch, submitter, when, kind, version, digest, command
     )

@@ -12,7 +12,7 @@ from hashlib import blake2b
 
 from ringlog.kernel.values import Micros
 from ringlog.wire.errors import WireError
-from ringlog.wire.mapping import known_bytes, uuid_text
+from ringlog.wire.mapping import id_bytes, id_text
 
 ENTROPY_BYTES = 8
 """How many random bytes a fresh id takes."""
@@ -33,7 +33,7 @@ def new_state_id(previous: str | None, now_us: Micros, entropy: bytes) -> str:
     """
     candidate = _version_7(_time_bits(now_us), entropy)
     if previous is not None:
-        floor = int.from_bytes(known_bytes(previous), "big")
+        floor = int.from_bytes(id_bytes(previous), "big")
         time_bits = ((floor >> 80) << 12) | ((floor >> 64) & 0xFFF)
         if candidate <= floor:
             candidate = _version_7(min(time_bits + 1, _TIME_MAX), entropy)
@@ -84,4 +84,4 @@ def _stamped(number: int, version: int) -> int:
 
 
 def _text(number: int) -> str:
-    return uuid_text(number.to_bytes(16, "big"))
+    return id_text(number.to_bytes(16, "big"))

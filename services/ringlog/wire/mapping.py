@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from functools import lru_cache
 from operator import attrgetter, itemgetter
-from typing import Any, Generic, NamedTuple, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, Final, Generic, NamedTuple, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from ringlog.kernel.swift import is_plain, maker_of
 from ringlog.kernel.values import GenerationRange, Witness, is_uuid, spoken
@@ -58,6 +58,33 @@ def uuid_text(data: bytes) -> str:
 known_bytes = lru_cache(maxsize=64)(uuid_bytes)
 known_text = lru_cache(maxsize=64)(uuid_text)
 """Of an id that comes again soon: the cluster's in each entry, a state's in the next one."""
+
+MET_MAX: Final = 4_096
+_texts: dict[bytes, str] = {}
+_bytes: dict[str, bytes] = {}
+"""Ids that were made, or read in a request: this process writes and reads each again soon. At most ``MET_MAX``."""
+
+
+def id_text(data: bytes) -> str:
+    """As ``uuid_text``; remembered, both ways."""
+    text = _texts.get(data)
+    if text is None:
+        if len(_texts) >= MET_MAX:
+            _texts.clear()
+            _bytes.clear()
+        text = _texts[data] = uuid_text(data)
+        _bytes[text] = data
+    return text
+
+
+def met_text(data: bytes) -> str:
+    """As ``uuid_text``, of an id that is rather a stranger's: it is not remembered."""
+    return _texts.get(data) or uuid_text(data)
+
+
+def id_bytes(text: str) -> bytes:
+    """As ``uuid_bytes``."""
+    return _bytes.get(text) or uuid_bytes(text)
 
 
 class Mapper(Generic[T]):
@@ -160,7 +187,7 @@ def _way(hint: Any, schema: Any, known: Mapping[str, Any], where: str) -> Way:
         return _optional(hint, schema, known, where)
     kind = schema["type"] if isinstance(schema, Mapping) else schema
     if isinstance(kind, str) and kind == "fixed" and hint is str and schema["name"] == "ringlog.Uuid":
-        return Way(uuid_bytes, reading.fixed(16, uuid_text), uuid_text)
+        return Way(id_bytes, reading.fixed(16, id_text), uuid_text)
     if kind == "enum" and hint is str:
         return Way(writing.choice(schema["symbols"]), reading.choice(schema["symbols"]))
     if kind == "fixed" and hint is bytes:
