@@ -219,11 +219,8 @@ class Client:
 
         They travel together. Answers in the order of the commands.
         """
-        with self._engine.several():
-            futures = [self.submit_future(command, timeout_s=timeout_s) for command in commands]
-        if futures:
-            futures[-1].exception()  # it comes last as a rule: to wait for each would wake this thread as often
-        return tuple(future.result() for future in futures)
+        questions = (self._question(command, None, None) for command in commands)
+        return self._engine.submit_together(questions, timeout_s)
 
     def withdraw(
         self, request_id: str, since_epoch: Epoch, *, timeout_s: float = TIMEOUT_S

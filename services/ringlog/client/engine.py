@@ -15,15 +15,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 from ringlog.client.errors import ClientBroken, InvalidSubmission, SubmissionTimedOut
-from ringlog.client.outbox import Outbox
+from ringlog.client.outbox import GROUP, Outbox
 from ringlog.client.results import Submitted
+from ringlog.client.together import Seat, Together
 from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, UnreadableEntry
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Micros
@@ -68,16 +69,17 @@ log = get_logger(__name__)
 class _Pending:
     """A question without an answer. ``waits``: the effect that it stands at; ``until``: when that ends by itself.
 
-    ``heard``: results that came in; ``noted``: an entry of it was applied.
+    ``heard``: results that came in; ``noted``: an entry of it was applied; ``place``: where the answer goes.
     """
 
-    __slots__ = ("future", "heard", "noted", "question", "started", "steps", "until", "waits")
+    __slots__ = ("heard", "noted", "place", "question", "started", "steps", "until", "waits")
 
-    def __init__(self, question: Question, patience: Micros, resend: Micros) -> None:
+    def __init__(
+        self, question: Question, patience: Micros, resend: Micros, place: Future[Submitted] | Seat[Submitted]
+    ) -> None:
         self.question = question
         self.steps = ask(question, patience, resend)
-        self.future: Future[Submitted] = Future()
-        self.future.set_running_or_notify_cancel()
+        self.place = place
         self.heard: list[Result] = []
         self.noted = False
         self.waits: Hear | Fresh | None = None
@@ -131,34 +133,53 @@ class Engine:
         """
         asked = question.asked
         with self._lock:
-            if self._broken is not None:
-                raise self._broken
             busy = self._pending.get(asked.request_id)
-            if busy is not None:
-                if busy.question.asked != asked:
+            if busy is not None and self._broken is None:
+                if busy.question.asked != asked or isinstance(busy.place, Seat):
                     raise InvalidSubmission(f"request id {asked.request_id} is in use", "take another one")
-                return busy.future
-            pending = _Pending(question, micros(timeout_s), self._resend)
-            if self._stopping.is_set():  # nobody looks at the times any more
-                pending.future.set_exception(_timed_out(pending, "an answer, of a client that is closed"))
-                return pending.future
-            self._pending[asked.request_id] = pending
-            settle = self._go_on(pending, None)
+                return busy.place
+            future: Future[Submitted] = Future()
+            future.set_running_or_notify_cancel()
+            settle = self._begin(question, micros(timeout_s), future)
         self._end(settle)
-        return pending.future
+        return future
 
-    @contextmanager
-    def several(self) -> Iterator[None]:
-        """What is submitted inside, by whatever thread, goes out in full groups; the rest of it at the end."""
+    def submit_together(self, questions: Iterable[Question], timeout_s: float) -> tuple[Submitted, ...]:
+        """Ask them all, under fresh request ids, and wait for all answers. Raises as ``submit`` does, and its future.
+
+        They go out in full groups, the first ones while the last are still made; and the rest at the end.
+        """
+        together: Together[Submitted] = Together()
+        patience, coming = micros(timeout_s), iter(questions)
         with self._lock:
             self._outbox.more_follow()
         try:
-            yield
+            while group := list(islice(coming, GROUP)):
+                with self._lock:
+                    settles = [self._begin(question, patience, together.seat()) for question in group]
+                for settle in settles:
+                    settle()
+                if self._outbox.is_ready():
+                    self._guard(self._send)
         finally:
             with self._lock:
                 self._outbox.no_more()
             if self._outbox.is_ready():
                 self._guard(self._send)
+        return together.results()
+
+    def _begin(
+        self, question: Question, patience: Micros, place: Future[Submitted] | Seat[Submitted]
+    ) -> Callable[[], None]:
+        """Take on a question, under the lock; as ``_go_on``. Raises ClientBroken."""
+        if self._broken is not None:
+            raise self._broken
+        pending = _Pending(question, patience, self._resend, place)
+        if self._stopping.is_set():  # nobody looks at the times any more
+            error = _timed_out(pending, "an answer, of a client that is closed")
+            return lambda: place.set_exception(error)
+        self._pending[question.asked.request_id] = pending
+        return self._go_on(pending, None)
 
     # -------------------------------------------------------------------------------------- one question
 
@@ -188,11 +209,11 @@ class Engine:
         except StopIteration as done:
             answer: Submitted = done.value
             self._forget(pending)
-            return lambda: pending.future.set_result(answer)
+            return lambda: pending.place.set_result(answer)
         except NoAnswer:
             self._forget(pending)
             error = _timed_out(pending, "the validator's answer")
-            return lambda: pending.future.set_exception(error)
+            return lambda: pending.place.set_exception(error)
 
     def _forget(self, pending: _Pending) -> None:
         """It has its end."""
@@ -227,7 +248,7 @@ class Engine:
             self._forget(pending)
             pending.waits = None
             pending.steps.close()
-        pending.future.set_exception(error)
+        pending.place.set_exception(error)
 
     def _all(self) -> list[_Pending]:
         with self._lock:

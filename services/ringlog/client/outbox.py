@@ -57,8 +57,10 @@ class Outbox:
 
     def is_ready(self) -> bool:
         """May what waits go out now?"""
+        if not self._waiting:
+            return False
         enough = GROUP if self._more_follow else min(len(self._under_way), GROUP)
-        return bool(self._waiting) and (self._is_whole or len(self._waiting) >= enough)
+        return self._is_whole or len(self._waiting) >= enough
 
     def is_due(self, now: Micros) -> bool:
         """Has something waited for long enough, whatever is under way?"""
