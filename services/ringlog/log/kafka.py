@@ -21,6 +21,7 @@ from typing import Any, Literal
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from ringlog.kernel.swift import maker_of
 from ringlog.log.errors import LogTruncated, LogUnavailable, TopicMissing
 from ringlog.log.port import LOOKUP_TIMEOUT_S, LogRecord
 from ringlog.log.producer import AckedProducer, Delivered
@@ -38,6 +39,7 @@ from ringlog.log.topics import (
 )
 from ringlog.runtime.kafka_config import connection
 
+_new_record = maker_of(LogRecord)
 Isolation = Literal["read_uncommitted", "read_committed"]
 
 _LOST = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
@@ -278,7 +280,7 @@ class KafkaTail:
             assert message.partition() == 0
             assert offset >= self._position, f"{self._topic}: offset {offset} came after {self._position}"
             self._position = offset + 1
-            records.append(LogRecord(offset, message.value() or b"", max(message.timestamp()[1], 0) * 1_000))
+            records.append(_new_record(offset, message.value() or b"", max(message.timestamp()[1], 0) * 1_000))
         elif error.code() == KafkaError._PARTITION_EOF:
             self._position = max(self._position, message.offset() or 0)
         elif error.code() in _LOST:

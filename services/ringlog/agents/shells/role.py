@@ -264,6 +264,8 @@ class RoleThread(ABC):
     ) -> None:
         if after is not before:
             self._snapshots.folded(before, after, offset)
+            if self._folded:
+                return  # nobody has taken that yet, and who does looks at the newest state afterwards
             with self._news:
                 self._folded = True
                 self._news.notify_all()
