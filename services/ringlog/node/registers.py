@@ -117,7 +117,8 @@ class RegisterFetch:
 class RegisterReplica:
     """One replica. ``state``: the adopted one; it is below the durable epoch only while a restarted replica catches up.
 
-    ``fetching``: streams that it waits for; ``received``: works of which everything is there.
+    ``fetching``: streams that it waits for; ``fetched``: those that are over, of works that are open; ``received``:
+    works of which everything is there.
     """
 
     node: NodeId
@@ -127,6 +128,7 @@ class RegisterReplica:
     reading: tuple[PendingRead, ...] = ()
     fetching: tuple[RegisterFetch, ...] = ()
     received: tuple[str, ...] = ()
+    fetched: tuple[RegisterFetch, ...] = ()
 
 
 PLACED_BY = ("placements", "keyspaces", "tablets", "tables")
@@ -185,6 +187,7 @@ def adopt(replica: RegisterReplica, state: ClusterState, lost: Spans | None = No
         tuple(reading for reading in replica.reading if reading.key not in lost),
         tuple(fetch for fetch in replica.fetching if fetch.operation in wanted),
         tuple(name for name in replica.received if name in wanted),
+        tuple(fetch for fetch in replica.fetched if fetch.operation in wanted),
     )
     for work in wanted.values():
         after = _begun(after, work)
@@ -357,7 +360,7 @@ def receive(replica: RegisterReplica, fetch: RegisterFetch, cells: dict[Key, Reg
     if fetch not in replica.fetching:
         return None
     rest = tuple(other for other in replica.fetching if other != fetch)
-    after = replace(_with(replica, cells), fetching=rest)
+    after = replace(_with(replica, cells), fetching=rest, fetched=(*replica.fetched, fetch))
     if all(other.operation != fetch.operation for other in rest):
         after = replace(after, received=(*after.received, fetch.operation))
     return after
@@ -376,14 +379,16 @@ def spans_of(state: ClusterState, fetch: RegisterFetch) -> Spans:
 
 
 def _begun(replica: RegisterReplica, work: StreamingWork) -> RegisterReplica:
-    """The replica with the streams of a work among those that it waits for; anew, if one of its sources is another."""
-    waiting = [fetch for fetch in replica.fetching if fetch.operation == work.name]
-    fetches = tuple(
+    """The replica with the streams of a work among those that it waits for: of its sources as they are now, without
+    what is here.
+    """
+    if work.name in replica.received:
+        return replica
+    wanted = (
         RegisterFetch(work.name, work.epoch, source, replication, ranges)
         for (source, replication), ranges in work.taken(replica.node).items()
     )
-    if work.name in replica.received or (waiting and set(fetches).issuperset(waiting)):
-        return replica
+    fetches = tuple(fetch for fetch in wanted if fetch not in replica.fetched)
     if not fetches:
         return replace(replica, received=(*replica.received, work.name))
     others = tuple(fetch for fetch in replica.fetching if fetch.operation != work.name)

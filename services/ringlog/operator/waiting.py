@@ -22,10 +22,12 @@ from ringlog.kernel.operations.stages import (
 from ringlog.kernel.settings import setting
 from ringlog.kernel.state import ClusterState, Failure, Operation
 from ringlog.kernel.tablets.gates import awaited
+from ringlog.kernel.tablets.groups import missed
 from ringlog.kernel.tablets.map import Tablet, TabletMap
 from ringlog.kernel.tablets.stages import STAGES, WRITE_BOTH_READ_NEW, session
 from ringlog.kernel.tablets.track import is_anywhere
 from ringlog.kernel.values import Micros, NodeId
+from ringlog.kernel.zones.data import zone_of
 from ringlog.operator.clocks import left_ahead, ways_of
 from ringlog.operator.shown import when
 from ringlog.protocol.ack_book import is_vouched_for
@@ -36,6 +38,7 @@ from ringlog.protocol.waits import (
     PUBLICATION,
     SERVICE,
     STREAMS,
+    SURVIVORS,
     TURN,
     operation_waits,
     tablet_waits,
@@ -182,6 +185,8 @@ def tablet_waiting(state: ClusterState, tablets: TabletMap, tablet: Tablet, acks
     if here.kind == ACKNOWLEDGEMENTS:
         acked = {one.node: min(one.applied, one.drained) for one in witnesses_of(state, acks)}
         text = explain(awaited(tablets, tablet, state.nodes, acked, is_anywhere(state, tablets.table)), (), state.nodes)
+    elif here.kind == SURVIVORS:
+        text = f"{', '.join(state.nodes[node].name for node in here.nodes)} to be up: too few others know every row"
     else:
         work = STAGES[tablet.transition.stage].work.value
         text = f"{', '.join(state.nodes[node].name for node in here.nodes)} to report that its work ({work}) is done"
@@ -202,6 +207,8 @@ def _tablet_ways_out(
         one = {"table": tablets.table, "tablet": tablet.index, "reason": "…"}
         command = json.dumps({"command": "RevertTablets", "tablets": [one]}, ensure_ascii=False)
         ways.append(f"turn it back: ringlog submit '{command}'")
+    if missed(tablet, state.nodes):
+        ways.append(f"go on without: ringlog zone reset {zone_of(state, tablets.table)} --admit-loss")
     for name in (state.nodes[node].name for node in nodes):
         if name in down:
             ways.append(f"if {name} is gone for good: ringlog node assassinate {name} (rows that only it has are lost)")

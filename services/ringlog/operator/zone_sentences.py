@@ -8,13 +8,14 @@ from typing import Final
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.zones.distribution import is_alive
 from ringlog.kernel.zones.model import ZonePartition
-from ringlog.kernel.zones.resets import has_quorum
+from ringlog.kernel.zones.resets import begins_anew, has_quorum
 from ringlog.kernel.zones.salvage import may_lose
 from ringlog.operator.views import name_of
 from ringlog.protocol import zone_waits as waits
 from ringlog.protocol.zone_waits import ZoneWait
 
 STUCK: Final = "stuck: "
+_ADMIT: Final = "ringlog zone reset --admit-loss"
 _BACK_OR_CANCEL: Final = "bring them back, or ringlog zone cancel"
 
 
@@ -50,7 +51,9 @@ def _told(state: ClusterState, partition: ZonePartition, one: ZoneWait) -> str:
             way = "; ringlog zone cancel" if ends else ""
             return f"not yet: {who}" + (f", of which {dead} are down{way}" if dead else "")
         case waits.ROWS:
-            return f"for rows of its tablets that nobody knows without {who}: bring them back"
+            lost = may_lose(state, partition) if begins_anew(state, partition) else ""
+            way = f", or {_ADMIT}, which may lose {lost}" if lost else ""
+            return f"for rows of its tablets that nobody knows without {who}: bring them back{way}"
         case waits.ROOM:
             return f"{who} cannot get tablets now: {_BACK_OR_CANCEL}"
         case waits.OPERATION:
@@ -77,7 +80,7 @@ def _quorum_way(state: ClusterState, partition: ZonePartition, one: ZoneWait) ->
     if not one.is_stuck:
         return "mode high_availability resets it" + (f", which may lose {lost}" if lost else "")
     if lost:
-        return f"bring them back, or ringlog zone reset --admit-loss, which may lose {lost}"
+        return f"bring them back, or {_ADMIT}, which may lose {lost}"
     return "ringlog zone reset"
 
 

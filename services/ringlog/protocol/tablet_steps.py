@@ -23,10 +23,9 @@ from ringlog.kernel.commands.tablets import (
     TabletAdvance,
     TabletRevert,
 )
-from ringlog.kernel.operations.sources import NOBODY
 from ringlog.kernel.state import ClusterState, in_order
 from ringlog.kernel.tablets.gates import awaited, is_open, must_report, reporters
-from ringlog.kernel.tablets.groups import is_dead, streams_of
+from ringlog.kernel.tablets.groups import is_dead, missed, unknowing
 from ringlog.kernel.tablets.map import Tablet, TabletMap
 from ringlog.kernel.tablets.stages import (
     INTRANODE,
@@ -113,7 +112,10 @@ def tablet_reports(state: ClusterState, node: NodeId) -> tuple[StreamReport, ...
     found = []
     for tablets, transition in transitions(state):
         own = session(tablets.table, transition.tablet, transition)
-        if own and node in reporters(tablets.tablet(transition.tablet), state.nodes, is_anywhere(state, tablets.table)):
+        tablet = tablets.tablet(transition.tablet)
+        if not own or missed(tablet, state.nodes):
+            continue
+        if node in reporters(tablet, state.nodes, is_anywhere(state, tablets.table)):
             found.append(StreamReport(node, own, 0, NOTHING))
     for name, tablets in in_order(state.tablets):
         resize = tablets.resize
@@ -127,10 +129,8 @@ def _unknowing(state: ClusterState, table: str, tablet: Tablet) -> str:
     assert tablet.transition is not None, "who is settled goes nowhere"
     if tablet.transition.stage not in STREAMING_STAGES:
         return ""
-    if all(source != NOBODY for source, _ in streams_of(tablet, state.nodes, is_anywhere(state, table))):
-        return ""
-    dead = [node for node in nodes_of(tablet.replicas) if is_dead(state.nodes[node])]
-    return f"too few know every row; {_told(state, dead)}"
+    dead = unknowing(tablet, state.nodes, is_anywhere(state, table))
+    return f"too few know every row; {_told(state, dead)}" if dead else ""
 
 
 def _told(state: ClusterState, dead: Iterable[NodeId]) -> str:
@@ -144,7 +144,7 @@ def _next(
     transition = tablet.transition
     assert transition is not None, "who is settled goes nowhere"
     anywhere = is_anywhere(state, tablets.table)
-    if not is_open(awaited(tablets, tablet, state.nodes, acked, anywhere)):
+    if missed(tablet, state.nodes) or not is_open(awaited(tablets, tablet, state.nodes, acked, anywhere)):
         return None
     own = session(tablets.table, tablet.index, transition)
     done = reports.get(own, {})

@@ -18,6 +18,7 @@ from ringlog.kernel.operations.stages import COMMIT_CDC_GENERATION, PUBLISH_CDC_
 from ringlog.kernel.service import holds_place
 from ringlog.kernel.state import ClusterState, Operation
 from ringlog.kernel.tablets.gates import awaited, must_report, waited_for
+from ringlog.kernel.tablets.groups import missed
 from ringlog.kernel.tablets.map import Tablet, TabletMap
 from ringlog.kernel.tablets.stages import session
 from ringlog.kernel.tablets.track import is_anywhere
@@ -31,6 +32,7 @@ TURN: Final = "turn"
 ACKNOWLEDGEMENTS: Final = "acknowledgements"
 GENERATION: Final = "generation"
 PUBLICATION: Final = "publication"
+SURVIVORS: Final = "survivors"
 STREAMS: Final = "streams"
 COORDINATOR: Final = "coordinator"
 
@@ -41,6 +43,7 @@ WAITS: Final = {
     ACKNOWLEDGEMENTS: "nodes to acknowledge the stage",
     GENERATION: "the commit of its CDC generation",
     PUBLICATION: "that generation in the change topics",
+    SURVIVORS: "nodes to be alive without whom nobody knows every row",
     STREAMS: "nodes to report that they streamed their rows",
     COORDINATOR: "the coordinator, who is about to lead it on",
 }
@@ -78,6 +81,8 @@ def operation_waits(state: ClusterState, found: Operation, acks: Mapping[str, No
 def tablet_waits(state: ClusterState, tablets: TabletMap, tablet: Tablet, acks: Mapping[str, NodeAck]) -> Awaited:
     """The same of a tablet in transition."""
     assert tablet.transition is not None, "a settled tablet waits for nothing"
+    if nodes := missed(tablet, state.nodes):
+        return Awaited(SURVIVORS, nodes)
     acked = {one.node: min(one.applied, one.drained) for one in witnesses_of(state, acks)}
     anywhere = is_anywhere(state, tablets.table)
     if nodes := waited_for(awaited(tablets, tablet, state.nodes, acked, anywhere)):

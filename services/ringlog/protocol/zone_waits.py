@@ -7,7 +7,8 @@ code        a partition waits for                                   it is stuck
 voters      a quorum of the voters of its group, or a majority of    unless its zone resets by itself, from who is alive
             those who have its data
 answers     words of nodes on its step, or on the way back          if too few of those who are asked are alive
-rows        nodes without which nobody knows every row of a tablet  always: they must come back
+rows        nodes without which nobody knows every row of a tablet  always: they must come back, or in a reset somebody
+                                                                    must admit the loss
 room        nodes that must get a tablet, and are given none now    if one of them is down, or has left
 operation   an operation, beside which no tablet may begin to move  if it stands still until an operator decides
 tablets     tablets that are on their way                           if one of them needs somebody who is dead
@@ -33,7 +34,7 @@ from ringlog.kernel.state import ClusterState, Operation
 from ringlog.kernel.tablets.admission import knows_every_row
 from ringlog.kernel.tablets.gates import awaited as awaited_by_tablet
 from ringlog.kernel.tablets.gates import must_report, waited_for
-from ringlog.kernel.tablets.groups import is_forfeited
+from ringlog.kernel.tablets.groups import is_forfeited, missed
 from ringlog.kernel.tablets.map import Tablet, TabletMap
 from ringlog.kernel.tablets.stages import nodes_of
 from ringlog.kernel.tablets.track import is_anywhere, is_draining
@@ -181,13 +182,15 @@ def _data(state: ClusterState, one: ZonePartition) -> Iterator[ZoneWait]:
     able = takers(state)
     for tablets, tablet in found:
         name = f"{tablets.table}/{tablet.index}"
-        if tablet.transition is not None:
+        if lost := missed(tablet, state.nodes):
+            unknown.update(lost)
+        elif tablet.transition is not None:
             moving.append(name)
             dead.update(_never(state, tablets, tablet))
         elif (ends := next_ends(state, tablet, goal, able)) is not None:
-            lost = set() if is_migration(state, ends) else _unknown(state, tablets.table, tablet)
-            unknown |= lost
-            begin += [] if lost else [name]
+            away = set() if is_migration(state, ends) else _unknown(state, tablets.table, tablet)
+            unknown |= away
+            begin += [] if away else [name]
     if unknown:
         yield ZoneWait(ROWS, tuple(sorted(unknown)), is_stuck=True)
     if full := _unfillable(state, one, [tablet for _, tablet in found]):

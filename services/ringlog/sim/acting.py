@@ -34,9 +34,13 @@ from ringlog.sim.rebalancing import (
     PLACE,
     RETURN,
     ROWS_FAIL,
+    STRIKE,
+    VOTERS,
     outage,
     placed,
     returning,
+    struck,
+    voters_lost,
     whose_rows_fail,
 )
 from ringlog.sim.rebalancing import KEYSPACE as IN_ZONE
@@ -246,6 +250,10 @@ def _zone(run: Acted, number: int, kind: str) -> None:
         run.operator.images(placed(run.sim.log.state, chance))
     elif kind == OUTAGE:
         run.operator.images(outage(run.sim.log.state, chance))
+    elif kind == VOTERS:
+        run.operator.images(voters_lost(run.sim.log.state, chance))
+    elif kind == STRIKE:
+        run.operator.images(struck(run.sim.log.state, chance))
     elif kind == RETURN:
         run.operator.images(returning(run.sim.log.state))
     elif kind == BURST:

@@ -10,7 +10,7 @@ from ringlog.client.results import AppliedResult, ExpiredResult, Submitted, With
 from ringlog.client.row_reads import FoundPartition
 from ringlog.kernel.outcome import Entry, Outcome, UnreadableEntry
 from ringlog.kernel.state import ClusterState
-from ringlog.kernel.values import Micros
+from ringlog.kernel.values import Epoch, Micros
 from ringlog.log.folding import Start
 from ringlog.node.holder import RowFetch, Snapshot
 from ringlog.node.protocol.peers import PeerHeard
@@ -129,11 +129,11 @@ class Hearer:
     def replied(self, node: str, reply: Reply) -> None:
         """A replica of registers answers, or refuses."""
 
-    def wrote(self, key: Key, timestamp: int, level: Level, done: bool) -> None:
-        """A write of a register begins, or (``done``) has succeeded."""
+    def wrote(self, key: Key, timestamp: int, level: Level, epoch: Epoch | None) -> None:
+        """A write of a register begins, or has succeeded, as of an epoch."""
 
-    def found(self, key: Key, timestamp: int | None, level: Level) -> None:
-        """A read of a register has succeeded; None: nothing was written yet."""
+    def found(self, key: Key, timestamp: int | None, level: Level, epoch: Epoch) -> None:
+        """A read of a register has succeeded, as of an epoch; None: nothing was written yet."""
 
     def found_rows(self, begun: Micros, at: Mapping[int, int], found: FoundPartition) -> None:
         """A read of rows that began then, asked for at these positions, has succeeded."""

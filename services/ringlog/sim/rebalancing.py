@@ -1,6 +1,7 @@
 """Zones in all runs of a profile of their own, under the agent ``rebalancer``: replicas, partitions, data nodes change.
 In half of them a zone places a keyspace, whose registers are used while their tablets follow the partitions; in some
-of these a partition of it loses its majority, and is reset.
+of these a partition of it loses its majority, and is reset: by itself, or, where most voters are lost and most of those
+who have the data are not, by an operator, who may admit a loss, while another node goes down.
 
 Moves are cancelled in the midst, nodes join, sleep, are declared down, are lost; instances of the rebalancer stand
 still or die between any two of their requests and are taken over; words of nodes get lost or come late; the disk of one
@@ -15,6 +16,8 @@ from ringlog.kernel.commands.keyspaces import CreateKeyspace
 from ringlog.kernel.commands.nodes import DeclareDown, DeclareUp
 from ringlog.kernel.commands.schema import CreateTable
 from ringlog.kernel.state import ClusterState, in_order
+from ringlog.kernel.tablets.stages import is_salvage, nodes_of
+from ringlog.kernel.tablets.track import transitions
 from ringlog.kernel.values import CdcOptions, Command, Micros
 from ringlog.kernel.zones.distribution import is_alive
 from ringlog.kernel.zones.model import HIGH_AVAILABILITY, STRONG
@@ -78,11 +81,74 @@ LOSERS: Final = 4
 """The nodes of these runs at first: of four replicas two may be left, each with writes that the other one lacks."""
 LOSES: Final = 0.3
 """In how many of the runs with a keyspace its zone is highly available, and a majority of a partition is lost."""
+WIDE_ZONE: Final = "WideZone"
+VOTERS: Final = "Voters"
+RESET: Final = "Reset"
+STRIKE: Final = "Strike"
+WIDE: Final = 5
+"""The nodes of these runs at first, and the replicas of their zone, of which three vote."""
+LOSES_VOTERS: Final = 0.3
+"""In how many of the others two of three voters are lost."""
 
 
 def loses_majority(seed: int) -> bool:
     """True of the runs in which a highly available zone places a keyspace, and loses majorities."""
     return Chance(seed, "placing").happens(PLACES) and Chance(seed, "losing").happens(LOSES)
+
+
+def loses_voters(seed: int) -> bool:
+    """True of the runs in which a wide zone places a keyspace, and loses voters."""
+    placing_ = Chance(seed, "placing").happens(PLACES) and not loses_majority(seed)
+    return placing_ and Chance(seed, "losing voters").happens(LOSES_VOTERS)
+
+
+def losing_voters(
+    chance: Chance, nodes: list[str], applications: tuple[str, ...], placing_: list[Drawn]
+) -> list[Drawn]:
+    """What such a run has beside ``placing_``: twice two of three voters are declared down, whether they sleep or not,
+    and an operator resets; just then one more may be declared down. Registers are written and read all the while;
+    later all are back.
+    """
+    drawn: list[Drawn] = [(at, what, (WIDE_ZONE,) if rest == (STRONG_ZONE,) else rest) for at, what, rest in placing_]
+    for at in (chance.between(1_200, 2_500), chance.between(4_800, 6_000)):
+        for name in nodes:
+            if chance.happens(0.3):
+                drawn.append((at * MS, "pause", (name, chance.between(300, 1_500))))
+        gone = at + chance.between(200, 400)
+        drawn.append((gone * MS, "zone", (VOTERS,)))
+        drawn += [((gone + chance.between(50, 700)) * MS, "zone", (RESET,)) for _ in range(3)]
+        if chance.happens(0.7):
+            drawn.append(when("ResetPartitions", "zone", STRIKE, nth=1, delay=chance.pick([0, 5, 30, 150, 400])))
+        drawn.append(((gone + chance.between(900, 2_300)) * MS, "zone", (RETURN,)))
+        for turn in range(12):
+            who, register = chance.pick(applications), chance.below(2)
+            wish = "write" if who == applications[register] else "read"
+            drawn.append(((at + 120 * turn) * MS, "register", (who, register, f"{wish}-QUORUM")))
+    return drawn
+
+
+def voters_lost(state: ClusterState, chance: Chance) -> list[Command]:
+    """Two voters of a partition that has data, of three, are declared down; nothing where there is none."""
+    used = {one.replication.zone for one in state.keyspaces.values()}
+    found = [one for _, one in in_order(state.zone_partitions) if one.zone in used and one.reached is not None]
+    groups = [one.reached.peers for one in found if one.reached is not None and len(one.reached.peers) > 2]
+    if not groups:
+        return []
+    voters = chance.pick(groups)
+    spared = chance.below(len(voters))
+    others = [*voters[spared + 1 :], *voters[:spared]]
+    return [DeclareDown(node, "an outage of voters") for node in others[:2]]
+
+
+def struck(state: ClusterState, chance: Chance) -> list[Command]:
+    """One from whom a survivor fetches is declared down; nothing where nobody fetches."""
+    found = {
+        replica.node
+        for tablets, transition in transitions(state)
+        for replica in (tablets.replicas(transition.tablet) if is_salvage(transition) else ())
+        if replica.node not in nodes_of(transition.next) and is_alive(state, replica.node)
+    }
+    return [DeclareDown(chance.pick(sorted(found)), "struck")] if found else []
 
 
 def losing_majority(
@@ -158,7 +224,7 @@ def placed(state: ClusterState, chance: Chance) -> list[Command]:
     """
     able = [zone.name for _, zone in in_order(state.zones) if zone.mode == STRONG]
     of_data = state.zones.get(OF_DATA)
-    able = able if of_data is None or of_data.mode == STRONG else [OF_DATA]
+    able = [OF_DATA] if of_data is not None and (of_data.mode != STRONG or of_data.replicas == WIDE) else able
     have = state.keyspaces.get(KEYSPACE)
     if have is None and not able:
         return []

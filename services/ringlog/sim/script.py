@@ -32,7 +32,16 @@ from ringlog.sim.moving_tablets import PROFILE as MOVING
 from ringlog.sim.moving_tablets import moving_tablets, turning_back, with_log
 from ringlog.sim.rarities import RARITIES, rarity
 from ringlog.sim.rebalancing import LASTS as REBALANCES
-from ringlog.sim.rebalancing import LOSERS, loses_majority, losing_majority, placing, rebalancing
+from ringlog.sim.rebalancing import (
+    LOSERS,
+    WIDE,
+    loses_majority,
+    loses_voters,
+    losing_majority,
+    losing_voters,
+    placing,
+    rebalancing,
+)
 from ringlog.sim.rebalancing import PROFILE as ZONES
 from ringlog.sim.respelling import LASTS as RESPELLING_LASTS
 from ringlog.sim.respelling import PROFILE as RESPELLING
@@ -217,7 +226,11 @@ def _besides(seed: int, profile: Profile, founded: int, readers: list[str]) -> t
         nodes = [name for name in readers if name.startswith("n")]
         moves = rebalancing(Chance(seed, "zones"), nodes, AGENT_HOSTS)
         data = placing(Chance(seed, "placing"), nodes, APPLICATIONS)
-        moves += losing_majority(Chance(seed, "outage"), nodes, APPLICATIONS, data) if loses_majority(seed) else data
+        if loses_majority(seed):
+            data = losing_majority(Chance(seed, "outage"), nodes, APPLICATIONS, data)
+        elif loses_voters(seed):
+            data = losing_voters(Chance(seed, "outage of voters"), nodes, APPLICATIONS, data)
+        moves += data
         return [Action(FIRST_OF_ZONES + n, *one) for n, one in enumerate(moves)], REBALANCES
     if profile.name == KEEPING:
         nodes = [name for name in readers if name.startswith("n")]
@@ -292,6 +305,8 @@ def _cluster(
         founded = factor = 3
     if profile.name == ZONES and loses_majority(seed):
         founded = LOSERS
+    if profile.name == ZONES and loses_voters(seed):
+        founded = WIDE
     return founded, joining if founded else max(joining, 1), factor
 
 

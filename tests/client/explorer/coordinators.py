@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ringlog.client import plans
-from ringlog.client.plans import Access, Answer, ClientRequest, Level, RequestPlan, Satisfied
+from ringlog.client.plans import Access, Answer, ClientRequest, Level, RequestPlan, Satisfied, request_of
 from ringlog.kernel.state import ClusterState
 from ringlog.wire.cells import Key
 
@@ -49,7 +49,7 @@ class Coordinators:
         self.nodes = nodes
         self.key = scenario.key
         requests = {
-            turn: ClientRequest(self.key.keyspace, self.key.token, access, level, scenario.datacenter)
+            turn: request_of(self.key, access, level, scenario.datacenter)
             for turn, access, level in (
                 (WRITE, Access.WRITE, scenario.write),
                 (READ, Access.READ, scenario.read),

@@ -114,6 +114,7 @@ class Explorer:
             replica.reading,
             replica.fetching,
             replica.received,
+            replica.fetched,
         )
         return self.shapes.of(key, replica)
 

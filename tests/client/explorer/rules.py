@@ -19,6 +19,7 @@ from ringlog.kernel.values import Witness
 from ringlog.sim.mutants.plant import planted
 from ringlog.sim.mutants.reading import bugs_of, read_bugs
 from tests.client.explorer.model import Explored, Explorer
+from tests.client.explorer.resets import RESETS
 from tests.client.explorer.scenarios import OVERRIDDEN, SCENARIOS
 from tests.client.explorer.way import GateRule, gate_is_met
 
@@ -47,7 +48,7 @@ ringlog.kernel.operations.progress:unreported, 1
 )
 """Bugs that only the explorer looks for."""
 
-_PARTS = ("operations", "registers", "explored", "rare")
+_PARTS = ("operations", "registers", "explored", "rare", "zones")
 _KNOWN = {mutant.name: mutant for mutant in (*(one for part in _PARTS for one in bugs_of(part)), *FINDERS)}
 
 
@@ -86,7 +87,8 @@ def _bug(rule: str, mutant: str, shows: str) -> Off:
     return Off(rule, _KNOWN[mutant].bug, shows, mutant)
 
 
-LEFT_OUT, ASSASSINATED = OVERRIDDEN
+LEFT_OUT, ASSASSINATED, ADMITTED = OVERRIDDEN
+RESET, _, RESET_KNOWN, RESET_STUCK, _ = RESETS
 
 OFF = (
     _bug("R1 both groups", "new_group_not_needed", "join, 1 replica"),
@@ -112,6 +114,12 @@ OFF = (
     _bug("R6 drained", "acknowledged_before_drained", "join, 1 replica"),
     _bug("R7 reads before deletion", "deleted_before_read", "join, 3 replicas"),
     _bug("members before a join of placements", "joined_counts_as_gained", "take over a new setting, 1 replica"),
+    _bug("R1 a survivor is written, too", "zone_salvage_written_by_the_old_alone", RESET),
+    _bug("R4 a survivor merges who is alive", "zone_salvage_of_the_survivor_alone", RESET),
+    _bug("R4 a survivor merges a majority", "zone_salvage_with_whoever_lives", RESET_STUCK),
+    Off("R4 a survivor merges a majority", "somebody admits the loss (`--admit-loss`)", ADMITTED),
+    _bug("R5 reports of a survivor", "zone_salvage_left_early", RESET),
+    Off("R5 gate of a salvage", "`salvaged` is left at once", RESET_KNOWN, open_stage="salvaged"),
     _bug("repair before an answer", "no_read_repair", "join, 3 replicas, read before"),
     _bug("repair at a write's level", "repair_of_readers_only", "join, 1 replica, read before"),
 )

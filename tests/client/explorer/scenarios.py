@@ -17,6 +17,7 @@ from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Command
 from ringlog.wire.cells import Key
 from tests.client.explorer.coordinators import Scenario
+from tests.client.explorer.resets import ADMITTED, RESETS
 from tests.kernel.movements.clusters import network, placed, simple
 from tests.kernel.operations.drive import SEED, applied, begun, stepped
 
@@ -262,6 +263,7 @@ Make = Callable[[], Scenario]
 OVERRIDDEN: dict[str, Make] = {
     "join, the only replica is left out at the end though it lives": lambda: mistaken(left_out(1, admits_loss=True)),
     "assassinate, then read, 3 replicas": lambda: assassinated(3, rebuilds=False),
+    **ADMITTED,
 }
 """What an operator may ask for although it may lose rows: a read misses the write."""
 
@@ -321,4 +323,5 @@ SCENARIOS: dict[str, Make] = {
     "datacenter dropped, LOCAL_QUORUM": lambda: datacenter(
         Level.LOCAL_QUORUM, Level.LOCAL_QUORUM, "dc1", {"dc1": 2, "dc2": 1}, {"dc1": 2}
     ),
+    **RESETS,
 }

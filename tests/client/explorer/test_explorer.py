@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 
 from tests.client.explorer.model import Explorer
+from tests.client.explorer.resets import RESETS
 from tests.client.explorer.rules import IMPLIED, OFF, Off
 from tests.client.explorer.scenarios import SCENARIOS, factor, join
 
@@ -37,6 +38,7 @@ LARGE = {
     "two of two places",
     "two of three places",
     "datacenter exchanged",
+    *RESETS,
 }
 """Scenarios of more than ``STATES_MAX`` states without restarts."""
 
@@ -62,7 +64,7 @@ def test_restarts(name: str) -> None:
 
 @pytest.mark.parametrize("off", OFF, ids=[f"{off.rule}: {off.mutant or off.open_stage or off.shows}" for off in OFF])
 def test_each_rule_that_is_switched_off_has_a_counterexample(off: Off) -> None:
-    explored = off.search(off.shows, 60_000)
+    explored = off.search(off.shows, 200_000)
     assert explored.story, f"{explored.states} states, {explored.reads} reads"
 
 

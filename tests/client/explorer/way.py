@@ -10,10 +10,15 @@ from typing import Any
 from ringlog.kernel.operations.gates import REPORTED_STAGES, Gate, gaining_nodes, gate, missing
 from ringlog.kernel.operations.progress import unreported
 from ringlog.kernel.operations.stages import PREPARED, WRITE_BOTH_READ_OLD, has_reached, in_flight
-from ringlog.kernel.ownership.placements import group_at, placement_key, placement_of_keyspace
+from ringlog.kernel.ownership.placements import placement_key
 from ringlog.kernel.ring.ranges import in_range
 from ringlog.kernel.state import ClusterState, Operation, RangeGroup
+from ringlog.kernel.tablets.gates import gate as tablet_gate
+from ringlog.kernel.tablets.gates import must_report
+from ringlog.kernel.tablets.map import Tablet, TabletMap
+from ringlog.kernel.tablets.stages import session
 from ringlog.kernel.values import StreamReport, Witness
+from ringlog.node.work import group_in, placed, works_of
 from tests.client.explorer.coordinators import Scenario
 
 GateRule = Callable[[Gate, tuple[Witness, ...]], bool]
@@ -30,6 +35,8 @@ class _Growth:
 
     gates: list[Gate] = field(default_factory=list)
     streaming: list[Operation] = field(default_factory=list)
+    sessions: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
+    """Those of a tablet that end by the reports of these nodes."""
 
 
 class Way:
@@ -55,9 +62,17 @@ class Way:
 
     def group(self, state: ClusterState) -> RangeGroup:
         """Who serves the key."""
-        placement = placement_of_keyspace(state, self.key.keyspace)
-        assert placement is not None
-        return group_at(placement, self.key.token)
+        group = group_in(placed(state, self.key.keyspace), self.key.token)
+        assert group is not None
+        return group
+
+    def tablet(self, state: ClusterState) -> tuple[TabletMap, Tablet] | None:
+        """The tablet of the key, if it is in one that is in transition."""
+        tablets = placed(state, self.key.keyspace)
+        if not isinstance(tablets, TabletMap):
+            return None
+        tablet = tablets.tablet(tablets.index_of(self.key.token))
+        return (tablets, tablet) if tablet.transition is not None else None
 
     def _look(self, state: ClusterState) -> Any:
         """What of a state concerns the key."""
@@ -66,7 +81,9 @@ class Way:
         down = [node for node in self.nodes if state.nodes[node].down]
         if self.scenario.keeps_others:
             streaming += [f"{o.id} {o.stage}" for o in in_flight(state) if has_reached(o, WRITE_BOTH_READ_OLD)]
-        return group.read, group.write, streaming, down, state.keyspaces[self.key.keyspace].made
+        if (found := self.tablet(state)) is not None:
+            streaming += [str(found[1].transition)]
+        return group.read, group.write, streaming, down, state.keyspaces[self.key.keyspace.partition(".")[0]].made
 
     def _concerns(self, state: ClusterState, operation: str) -> bool:
         return any(self._covers(state, s.replication, s.start, s.end) for s in state.operations[operation].plan.sources)
@@ -88,7 +105,26 @@ class Way:
                 epoch = max(one.epoch for one in self.log if one.epoch <= asked.epoch)
                 found.gates.append(replace(asked, epoch=epoch))
                 found.streaming.append(operation)
+            if (moving := self.tablet(state)) is not None:
+                self._leaves(found, state, *moving, self.tablet(after))
         return found
+
+    def _leaves(
+        self,
+        found: _Growth,
+        state: ClusterState,
+        tablets: TabletMap,
+        tablet: Tablet,
+        then: tuple[TabletMap, Tablet] | None,
+    ) -> None:
+        """A tablet leaves its stage by its gate and its reports, but if a reset begins anew."""
+        now, later = tablet.transition, None if then is None else then[1].transition
+        assert now is not None
+        if later is not None and (later.started != now.started or later.stage == now.stage):
+            return
+        found.gates.append(tablet_gate(tablets, tablet, state.nodes, anywhere=True))
+        if name := session(tablets.table, tablet.index, now):
+            found.sessions.append((name, must_report(tablet, state.nodes, anywhere=True)))
 
     def _floor(self, index: int) -> int:
         """The place in the log up to which no gate asks any more, when the state at ``index`` has come."""
@@ -108,6 +144,10 @@ class Way:
             told = {node for node, names in zip(self.nodes, reported, strict=True) if operation.id in names}
             told.update(set(gaining_nodes(operation)).difference(self.nodes))
             if unreported(operation, [StreamReport(node, operation.id, 1, "00") for node in sorted(told)]):
+                return False
+        for name, wanted in growth.sessions:
+            told = {node for node, names in zip(self.nodes, reported, strict=True) if name in names}
+            if not told.issuperset(wanted):
                 return False
         return all(self.rule(found, witnesses) for found in growth.gates)
 
@@ -144,6 +184,13 @@ class Way:
             for operation in in_flight(state)
             for source in operation.plan.sources
             if node in (source.source, source.target)
+        }
+        streams |= {
+            (work.name, one.start, one.end, one.source == node, one.target == node, one)
+            for state in self.log
+            for work in works_of(state, node).values()
+            for one in work.sources
+            if self.tablet(state) is not None
         }
         named = sorted(
             (name, start, end, gives, gets, source.source if gets else "", source.target if gives else "")

@@ -22,7 +22,8 @@ TABLE = {
     "revert_migration": ("prev", "prev", ""),
     "repair": ("prev", "prev", "end_repair"),
     "end_repair": ("prev", "prev", ""),
-    "salvage": ("prev", "prev", ""),
+    "salvage": ("prev", "both", ""),
+    "salvaged": ("next", "both", ""),
     "end_salvage": ("next", "next", ""),
 }
 

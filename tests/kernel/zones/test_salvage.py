@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from ringlog.kernel.commands.movements import Assassinate
 from ringlog.kernel.commands.nodes import DeclareUp
 from ringlog.kernel.commands.rebalances import ResetPartitions
-from ringlog.kernel.commands.tablets import RevertTablets, TabletRevert
+from ringlog.kernel.commands.tablets import AdvanceTablets, RevertTablets, TabletRevert
 from ringlog.kernel.commands.zones import AlterZone, SetDataNodes
 from ringlog.kernel.fold import fold
 from ringlog.kernel.operations.stages import in_flight
@@ -80,7 +81,7 @@ def stage(state: ClusterState) -> str:
 def test_a_highly_available_zone_goes_on_with_who_is_left_and_grows_again() -> None:
     state = with_data("ABC", partitions=1, replicas=3, mode=HIGH)
     state, asked = led(done(state, *down("BC")))
-    assert asked == ["ResetPartitions", "AdvanceTablets", "AdvanceTablets", "SwitchStable"]
+    assert asked == ["ResetPartitions", *["AdvanceTablets"] * 3, "SwitchStable"]
     assert (shown(partition(state).stable), on(state), waits(state)) == ("A", "A", None)
     assert [len(link.nodes) for link in partition(state).chain] == [3, 1]
     state, _ = led(done(state, DeclareUp(ids("C")[0], "")))
@@ -104,8 +105,11 @@ def test_nobody_reads_the_survivor_before_he_has_what_the_others_have_who_are_al
     assert works_of(state, other) == {}, "only the survivor reports"
     state = steps(state, 1)
     group = group_of(state.tablets[TABLE].tablet(0))
-    assert [one.node for one in group.read] == [one.node for one in group.write] == [survivor]
+    assert ([one.node for one in group.read], len(group.write)) == ([survivor], 5)
     assert group.changed == state.epoch, "what was answered before counts no more"
+    state = steps(state, 1)
+    group = group_of(state.tablets[TABLE].tablet(0))
+    assert [one.node for one in group.read] == [one.node for one in group.write] == [survivor]
     state, _ = led(state)
     assert (shown(partition(state).stable), on(state)) == ("AD", "AD"), "as many as are alive"
 
@@ -160,6 +164,10 @@ def test_a_survivor_that_dies_is_replaced_while_others_have_the_data_and_is_wait
     state, _ = led(died)
     assert (shown(partition(state).stable), on(state)) == ("B", "B"), "what A has that B has not is lost"
     state = done(steps(done(lost("CDE", "ABCDE", quorum=3, mode=HIGH), command), 1), *down("A"))
+    assert stage(state) == "salvaged", "the others are still written"
+    state, _ = led(state)
+    assert (shown(partition(state).stable), on(state)) == ("B", "B")
+    state = done(steps(done(lost("CDE", "ABCDE", quorum=3, mode=HIGH), command), 2), *down("A"))
     assert stage(state) == "end_salvage"
     assert [*of_rebalancer(state)] == [], "who is read has what the others have not"
     assert str(waits(state)).startswith("stuck: ")
@@ -238,17 +246,69 @@ def test_a_healthy_partition_and_other_things_are_refused_and_change_nothing() -
     assert refusal(done(dead, reset(dead, {"A": 1}, admits_loss=True)), old)[0] == "outdated_cause"
 
 
-def test_also_where_the_data_have_a_majority_somebody_must_admit_the_loss() -> None:
-    """Two of three voters are lost. That the data have a majority says nothing of what is written meanwhile."""
-    state = with_data("ABCDE", partitions=1, replicas=5, quorum=2)
+def voters_lost(nodes: str = "ABCDE") -> tuple[ClusterState, str, str]:
+    """Two of three voters are lost, and a majority of those who have the data is left; they, and who is left."""
+    state = with_data(nodes, partitions=1, replicas=len(nodes), quorum=2)
     voters, _ = shown(partition(state).stable).split("/")
-    state = done(state, *down(voters[:2]))
-    assert may_lose(state, partition(state)) == "writes acknowledged while the survivor fetches what the others have"
-    living = {name: 1 for name in "ABCDE" if name not in voters[:2]}
-    assert refusal(state, reset(state, living))[0] == "may_lose_data"
-    state, _ = led(done(state, reset(state, living, admits_loss=True)))
+    left = "".join(sorted(set(nodes) - set(voters[:2])))
+    return done(state, *down(voters[:2])), voters[:2], left
+
+
+def test_where_the_data_have_a_majority_nothing_is_lost_and_nobody_is_asked() -> None:
+    state, _, left = voters_lost()
+    assert may_lose(state, partition(state)) == ""
+    assert "are down; ringlog zone reset; " in str(waits(state))
+    state, _ = led(done(state, reset(state, dict.fromkeys(left, 1))))
     assert waits(state) is None
-    assert set(on(state)) >= set(living)
+    assert set(on(state)) >= set(left)
+
+
+def test_a_loss_that_nobody_has_admitted_is_waited_out_however_many_die_after_the_reset() -> None:
+    """The survivor goes on when a majority is alive again, or when somebody admits the loss; not before."""
+    state, lost_, left = voters_lost()
+    state = done(state, reset(state, dict.fromkeys(left, 1)))
+    others = left.replace(shown(partition(state).pending[0]), "")
+    for dead in (others[0], others):
+        stuck, asked = led(done(state, *down(dead)))
+        assert (asked, stage(stuck)) == ([], "salvage")
+        gone = ", ".join(sorted(lost_ + dead))
+        assert str(waits(stuck)).startswith("stuck: ")
+        assert f"for rows of its tablets that nobody knows without {gone}: bring them back, or " in str(waits(stuck))
+        assert "ringlog zone reset --admit-loss, which may lose registers of which only" in str(waits(stuck))
+        (forced,) = of_coordinator(state)
+        assert isinstance(forced, AdvanceTablets)
+        assert tried(state, forced)[1] == ""
+        assert tried(stuck, forced)[1] == "gate_not_met", "also for who has reported before"
+        assert refusal(stuck, reset(stuck, dict.fromkeys(left, 1)))[0] == "may_lose_data"
+        back, _ = led(done(stuck, DeclareUp(ids(others[0])[0], "")))
+        assert (stage(back) == "") == (len(dead) == 1), "a majority is back, or is not"
+        admitted, _ = led(done(stuck, reset(stuck, dict.fromkeys(left, 1), admits_loss=True)))
+        assert set(on(admitted)) >= set(left) - set(dead)
+        whole, _ = led(up(stuck))
+        assert waits(whole) is None
+
+
+def test_an_admission_and_the_mode_high_availability_go_with_the_salvage() -> None:
+    for mode, values in (("strong", {"admits_loss": True}), (HIGH, {})):
+        state, _, left = voters_lost()
+        if mode == HIGH:
+            state = done(state, AlterZone("z", mode=HIGH))
+        state = done(state, reset(state, dict.fromkeys(left, 1), **values))
+        survivor = shown(partition(state).pending[0])
+        state, _ = led(done(state, *down(left.replace(survivor, ""))))
+        assert survivor in on(state), mode
+
+
+def test_who_has_left_for_good_is_not_waited_for() -> None:
+    """Nobody who may come back knows more than those who are there."""
+    state, lost_, left = voters_lost()
+    state = done(state, reset(state, dict.fromkeys(left, 1)))
+    others = left.replace(shown(partition(state).pending[0]), "")
+    state = done(state, *down(others[0]))
+    assert led(state)[1] == []
+    state = done(state, *(Assassinate(node) for node in ids(lost_ + others[0])))
+    state, _ = led(state)
+    assert waits(state) is None
 
 
 def test_a_salvage_is_no_migration_that_somebody_asks_for_and_never_turns_back() -> None:

@@ -13,7 +13,8 @@ are, its cause unseen, so that the same trigger, sent again, reaches them later.
 
 Where a zone places keyspaces, a step counts as applied, and a cancel as done, only when the tablets of the partition
 are where they belong (``zones.data``). A reset begins to salvage them at once (``zones.salvage``); where that may lose
-some, an operator must admit that, and the refusal of one who has not says what.
+some, an operator must admit that, and the refusal of one who has not says what. The salvage keeps the word: without it
+no later death makes it lose anything.
 """
 
 from __future__ import annotations
@@ -308,10 +309,10 @@ def decide_reset_partitions(state: ClusterState, command: ResetPartitions, conte
         return refused
     if len(changed) > 1 and len(changed) * sum(1 for _ in maps_in(state, zone.name)) > SALVAGED_MAX:
         return Rejected("too_large", f"partitions: they have more than {SALVAGED_MAX:,} tablets: name fewer")
-    tablets = dict[str, TabletMap]()
+    tablets, admits = dict[str, TabletMap](), command.admits_loss or zone.mode == HIGH_AVAILABILITY
     for one in changed:
         with_those = replace(state, tablets=state.tablets.update(tablets))
-        tablets |= salvaged(with_those, one, one.pending[0].peers[0], context.epoch)
+        tablets |= salvaged(with_those, one, one.pending[0].peers[0], admits, context.epoch)
     if tablets:
         state = advance(state, context.epoch, tablets=state.tablets.update(tablets))
     return with_partitions(state, context, zone, changed)

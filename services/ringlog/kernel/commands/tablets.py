@@ -36,7 +36,7 @@ from ringlog.kernel.outcome import Accepted, Decision, EntryContext, Rejected
 from ringlog.kernel.state import ClusterState, advance
 from ringlog.kernel.tablets.admission import Streams, refused_migration
 from ringlog.kernel.tablets.gates import awaited, is_open, must_report, reporters
-from ringlog.kernel.tablets.groups import is_dead
+from ringlog.kernel.tablets.groups import is_dead, missed
 from ringlog.kernel.tablets.map import Tablet, TabletMap, TabletReplica
 from ringlog.kernel.tablets.stages import (
     ASKED,
@@ -296,6 +296,9 @@ def _unreported(
             return Rejected("bad_field", f"reports: {report.node} ({report.operation}) has no work in {open_now!r}")
         if (broken := broken_report(report)) is not None:
             return Rejected("bad_field", f"reports: that of {report.node} is malformed: {broken}")
+    if lost := missed(tablet, state.nodes):
+        names = ", ".join(sorted(state.nodes[node].name for node in lost))
+        return Rejected("gate_not_met", f"reports: too few are alive to know every row; dead: {names}")
     told = {report.node for report in reports}
     if len(told) < len(reports):
         return Rejected("bad_field", "reports: a node reports once")

@@ -12,7 +12,7 @@ from ringlog.kernel.ownership.strategies import IN_TABLETS
 from ringlog.kernel.state import EMPTY_STATE, ClusterState
 from ringlog.kernel.tablets.groups import group_of
 from ringlog.kernel.tablets.map import CHUNK, Tablet, TabletMap, Transition
-from ringlog.kernel.tablets.stages import INTRANODE, KINDS, SALVAGE, STAGES, Side, nodes_of
+from ringlog.kernel.tablets.stages import INTRANODE, KINDS, STAGES, Side, is_salvage, nodes_of
 from ringlog.kernel.tablets.track import transitions
 from ringlog.kernel.values import TOKEN_MAX, is_token
 
@@ -119,7 +119,7 @@ def tablet_stages(state: ClusterState, known: ClusterState) -> Details:
 def _wrong(state: ClusterState, tablet: Tablet, transition: Transition) -> Iterator[str]:
     old = {(one.node, one.shard) for one in tablet.replicas}
     new = {(one.node, one.shard) for one in transition.next}
-    most = len(old) if transition.kind == SALVAGE.name else 1
+    most = len(old) if is_salvage(transition) else 1
     if len(old - new) > most or len(new - old) > 1 or not new:
         yield f"{sorted(old)} become {sorted(new)} at once"
     if transition.kind == INTRANODE.name and {node for node, _ in old} != {node for node, _ in new}:

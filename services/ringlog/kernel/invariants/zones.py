@@ -11,7 +11,7 @@ from itertools import pairwise
 from ringlog.kernel.invariants.shape import Details, invariant, news
 from ringlog.kernel.ownership.strategies import ZONE
 from ringlog.kernel.state import ClusterState
-from ringlog.kernel.tablets.stages import SALVAGE
+from ringlog.kernel.tablets.stages import is_salvage
 from ringlog.kernel.zones.distribution import quorum_bounds
 from ringlog.kernel.zones.model import (
     MODES,
@@ -171,7 +171,7 @@ def zone_tablets(state: ClusterState, known: ClusterState) -> Details:
             tablet = tablets.tablet(number)
             step = tablet.transition
             to = () if step is None else step.next
-            have = () if step is not None and step.kind == SALVAGE.name else tablet.replicas
+            have = () if is_salvage(step) else tablet.replicas
             outside = {one.node for one in (*have, *to)} - there
             if outside:
                 yield f"{name}/{number} is on {sorted(outside)}, {key} is not"

@@ -9,7 +9,9 @@ and R6): in each datacenter, or, if the table's replication knows none (``anywhe
 
 A leaving or pending replica that is dead is no witness, as long as its part of the group has others; one that has
 left for good is none at all (decision 75). A dead pending one that must acknowledge keeps the tablet where it is, until
-it is turned back. A salvage waits for its survivor alone.
+it is turned back. A salvage has lost a majority of prev. It waits for its survivor; the sources of what he reports
+have adopted the stage, and who has not been read is declared down, and his writes are what somebody admitted to lose.
+Before prev is written no more (``salvaged``), all of it who are alive know that only the survivor is read.
 """
 
 from __future__ import annotations
@@ -20,16 +22,17 @@ from dataclasses import replace
 from ringlog.kernel.operations.gates import Gate, GateNeed, missing, needs_of
 from ringlog.kernel.state import Node
 from ringlog.kernel.tablets.groups import is_dead, streams_of
-from ringlog.kernel.tablets.map import Tablet, TabletMap
+from ringlog.kernel.tablets.map import Tablet, TabletMap, Transition
 from ringlog.kernel.tablets.stages import (
     ALLOW,
     REBUILD_REPAIR,
-    SALVAGE,
+    SALVAGED,
     STAGES,
     STREAMING,
     USE_NEW,
     WRITE_BOTH_READ_OLD,
     StageWork,
+    is_salvage,
     leaving,
     nodes_of,
     pending,
@@ -43,9 +46,8 @@ def gate(tablets: TabletMap, tablet: Tablet, nodes: Mapping[NodeId, Node], anywh
     """The gate of the stage in which a tablet in transition is."""
     transition = tablet.transition
     assert transition is not None, "a settled tablet waits for nothing"
-    if transition.kind == SALVAGE.name:  # its group has lost its majority
-        survivor = nodes_of(transition.next)
-        return Gate(f"{tablets.table}/{tablet.index}", transition.stage, transition.stage_epoch, survivor, ())
+    if is_salvage(transition):
+        return _gate_of_salvage(tablets, tablet, transition, nodes)
     silent = frozenset(
         replica.node
         for replica in (leaving(tablet), pending(tablet))
@@ -58,6 +60,13 @@ def gate(tablets: TabletMap, tablet: Tablet, nodes: Mapping[NodeId, Node], anywh
     for name, group in (("old", tablet.replicas), ("new", transition.next)):
         needs += needs_of(nodes, where, name, nodes_of(group), silent.union(gone), gone, anywhere)
     return Gate(where[0], transition.stage, transition.stage_epoch, _must(tablet, nodes), tuple(needs))
+
+
+def _gate_of_salvage(tablets: TabletMap, tablet: Tablet, transition: Transition, nodes: Mapping[NodeId, Node]) -> Gate:
+    where = (f"{tablets.table}/{tablet.index}", tablet.start, tablet.end)
+    known = _living(nodes_of(tablet.replicas), nodes) if transition.stage == SALVAGED else ()
+    needs = [GateNeed(*where, "old", nodes[node].datacenter, (node,), 1) for node in known]
+    return Gate(where[0], transition.stage, transition.stage_epoch, nodes_of(transition.next), tuple(needs))
 
 
 def awaited(

@@ -18,7 +18,18 @@ from ringlog.kernel.ownership.placements import group_at, placement_of_keyspace
 from ringlog.kernel.state import ClusterState, Node, RangeGroup, Replica, Table
 from ringlog.kernel.swift import maker_of
 from ringlog.kernel.tablets.map import Tablet, TabletMap, TabletReplica
-from ringlog.kernel.tablets.stages import INTRANODE, SALVAGE, STAGES, Side, nodes_of, pending, readers, writers
+from ringlog.kernel.tablets.stages import (
+    INTRANODE,
+    KINDS,
+    SALVAGING,
+    STAGES,
+    Side,
+    is_salvage,
+    nodes_of,
+    pending,
+    readers,
+    writers,
+)
 from ringlog.kernel.values import NodeId, Token
 
 _new_replica: Final = maker_of(Replica)
@@ -85,10 +96,10 @@ def map_of(state: ClusterState, table: Table) -> TabletMap | None:
 def streams_of(tablet: Tablet, nodes: Mapping[NodeId, Node], anywhere: bool) -> tuple[tuple[NodeId, NodeId], ...]:
     """(source, target) of the rows of a tablet in transition: see ``operations.sources``.
 
-    Within a node it is both. In a salvage all others who live are sources, or itself. ``anywhere``: its replication
-    knows no datacenters. A source is empty where too few replicas are alive to know every row. If those that are
-    missing have left, nobody else ever will: then all who are there are merged, and who comes begins with nothing where
-    nobody is, as from itself (decision 75).
+    Within a node it is both. In a salvage all others who live are sources, or itself; where nobody has admitted a
+    loss, a majority must live. ``anywhere``: its replication knows no datacenters. A source is empty where too few
+    replicas are alive to know every row. If those that are missing have left, nobody else ever will: then all who are
+    there are merged, and who comes begins with nothing where nobody is, as from itself (decision 75).
     """
     transition = tablet.transition
     assert transition is not None, "rows move in a transition"
@@ -96,8 +107,10 @@ def streams_of(tablet: Tablet, nodes: Mapping[NodeId, Node], anywhere: bool) -> 
     if transition.kind == INTRANODE.name and coming is not None:
         return ((coming.node, coming.node),)
     old, new = nodes_of(tablet.replicas), nodes_of(transition.next)
-    if transition.kind == SALVAGE.name:
+    if is_salvage(transition):
         others = [node for node in old if not is_dead(nodes[node]) and node not in new]
+        if not KINDS[transition.kind].admits_loss and not has_majority(old, nodes):
+            others = [NOBODY]
         return tuple((one, target) for target in new for one in others or [target])
     dead = frozenset(node for node in {*old, *new} if is_dead(nodes[node]))
     sources = sources_of(old, new, nodes, dead, anywhere, as_one=anywhere)
@@ -109,6 +122,26 @@ def streams_of(tablet: Tablet, nodes: Mapping[NodeId, Node], anywhere: bool) -> 
         for source, target in sources
         for one in ([source] if source != NOBODY else [one for one in known if one != target] or [target])
     )
+
+
+def unknowing(tablet: Tablet, nodes: Mapping[NodeId, Node], anywhere: bool) -> tuple[NodeId, ...]:
+    """The dead without whom nobody knows every row that a transition streams; none if the living do."""
+    if all(source != NOBODY for source, _ in streams_of(tablet, nodes, anywhere)):
+        return ()
+    return tuple([node for node in nodes_of(tablet.replicas) if is_dead(nodes[node])])
+
+
+def missed(tablet: Tablet, nodes: Mapping[NodeId, Node]) -> tuple[NodeId, ...]:
+    """The dead without whom a salvage, whose loss nobody has admitted, does not go on; none if it may."""
+    transition = tablet.transition
+    return unknowing(tablet, nodes, True) if transition is not None and transition.stage == SALVAGING else ()
+
+
+def has_majority(group: tuple[NodeId, ...], nodes: Mapping[NodeId, Node]) -> bool:
+    """True if more than half of a group is alive, which then has what any majority of it has written; or if nobody else
+    ever will have more.
+    """
+    return 2 * sum(not is_dead(nodes[node]) for node in group) > len(group) or is_forfeited(group, nodes)
 
 
 def is_forfeited(group: tuple[NodeId, ...], nodes: Mapping[NodeId, Node]) -> bool:

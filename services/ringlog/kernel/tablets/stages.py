@@ -19,11 +19,15 @@ next only; there is at most one of each, but in a salvage.
     revert_migration                       prev   prev                      (settles as prev)
     repair                                 prev   prev    repair: readers   end_repair
     end_repair                             prev   prev                      (settles as prev)
-    salvage                                prev   prev    stream: next
+    salvage                                prev   both    stream: next
+    salvaged                               next   both
     end_salvage                            next   next                      (settles as next)
 
 A **salvage** follows the loss of a majority, with the reset of a zone's partition (``zones.salvage``). Next is one
-survivor; what the others have who are alive is merged into it, without a quorum of prev. Nobody reads it before that.
+survivor; what the others have who are alive is merged into it. Nobody reads it before that. It has no stage in which
+only prev is written: a source gives its cut when it has adopted ``salvage`` and has nothing older in hand, so who
+was streamed from has given what it did by an older epoch. Kind ``salvage`` waits for a majority of prev,
+``lossy_salvage`` for those who are alive: somebody has admitted the loss.
 
 Every stage is left through a gate (``tablets.gates``): a quorum of prev and of next has acknowledged it. Two stages
 with the same groups follow each other where a side effect ends between them: a late one is refused by its stage.
@@ -92,6 +96,7 @@ REVERT: Final = "revert_migration"
 REPAIRING: Final = "repair"
 END_REPAIR: Final = "end_repair"
 SALVAGING: Final = "salvage"
+SALVAGED: Final = "salvaged"
 END_SALVAGE: Final = "end_salvage"
 
 _PREV, _BOTH, _NEXT = Side.PREV, Side.BOTH, Side.NEXT
@@ -112,7 +117,8 @@ STAGES: Final[dict[str, Stage]] = {
         Stage(REVERT, _PREV, _PREV, settles=_PREV),
         Stage(REPAIRING, _PREV, _PREV, StageWork.REPAIR, END_REPAIR),
         Stage(END_REPAIR, _PREV, _PREV, settles=_PREV),
-        Stage(SALVAGING, _PREV, _PREV, StageWork.STREAM),
+        Stage(SALVAGING, _PREV, _BOTH, StageWork.STREAM),
+        Stage(SALVAGED, _NEXT, _BOTH),
         Stage(END_SALVAGE, _NEXT, _NEXT, settles=_NEXT),
     )
 }
@@ -126,11 +132,14 @@ SETTLED: Final = "settled"
 
 @dataclass(frozen=True, slots=True)
 class TransitionKind:
-    """A kind of transition: its stages, and what it weighs in the limits on streaming."""
+    """A kind of transition: its stages, what it weighs in the limits on streaming, and whether it goes on with who is
+    alive, however few.
+    """
 
     name: str
     stages: tuple[str, ...]
     weight: int = 1
+    admits_loss: bool = False
 
 
 _MOVE: Final = (ALLOW, WRITE_BOTH_READ_OLD, STREAMING, WRITE_BOTH_READ_NEW, USE_NEW, CLEANUP, END_MIGRATION)
@@ -140,14 +149,15 @@ INTRANODE: Final = TransitionKind("intranode_migration", _MOVE)
 REBUILD: Final = TransitionKind("rebuild", _MOVE)
 REBUILD_V2: Final = TransitionKind("rebuild_v2", (*_MOVE[:2], REBUILD_REPAIR, *_MOVE[2:]), 2)
 REPAIR: Final = TransitionKind("repair", (REPAIRING, END_REPAIR), 2)
-SALVAGE: Final = TransitionKind("salvage", (SALVAGING, END_SALVAGE))
-"""That of a reset alone: nobody asks for one tablet's."""
+SALVAGE: Final = TransitionKind("salvage", (SALVAGING, SALVAGED, END_SALVAGE))
+LOSSY_SALVAGE: Final = TransitionKind("lossy_salvage", SALVAGE.stages, admits_loss=True)
+"""These two are those of a reset: nobody asks for one tablet's."""
 
 KINDS: Final[dict[str, TransitionKind]] = {
-    kind.name: kind for kind in (MIGRATION, INTRANODE, REBUILD, REBUILD_V2, REPAIR, SALVAGE)
+    kind.name: kind for kind in (MIGRATION, INTRANODE, REBUILD, REBUILD_V2, REPAIR, SALVAGE, LOSSY_SALVAGE)
 }
 
-ASKED: Final = tuple(name for name in KINDS if name != SALVAGE.name)
+ASKED: Final = tuple(name for name, kind in KINDS.items() if kind.stages != SALVAGE.stages)
 """The kinds that somebody may ask for."""
 
 STREAMING_STAGES: Final = (ALLOW, WRITE_BOTH_READ_OLD, REBUILD_REPAIR, STREAMING, REPAIRING)
@@ -159,6 +169,11 @@ def next_stage(transition: Transition) -> str:
     stages = _BACK if transition.stage in _BACK else KINDS[transition.kind].stages
     place = stages.index(transition.stage) + 1
     return stages[place] if place < len(stages) else SETTLED
+
+
+def is_salvage(transition: Transition | None) -> bool:
+    """True of the two kinds of a reset."""
+    return transition is not None and transition.stage in SALVAGE.stages
 
 
 def leaving(tablet: Tablet) -> TabletReplica | None:

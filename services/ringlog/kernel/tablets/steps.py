@@ -28,9 +28,11 @@ Step = Transition | SettledTablet
 def begun(kind: str, tablet: Tablet, wanted: tuple[TabletReplica, ...], epoch: Epoch) -> Transition:
     """The transition of a settled tablet to other replicas; ``since`` of those it has already is theirs."""
     assert tablet.transition is None, "a tablet is in one transition at a time"
+    stage = STAGES[KINDS[kind].stages[0]]
+    writes = stage.writes is not Side.PREV
     since = {replica.node: replica.since for replica in tablet.replicas}
-    to = tuple(TabletReplica(one.node, one.shard, since.get(one.node, 0)) for one in wanted)
-    return Transition(tablet.index, kind, KINDS[kind].stages[0], epoch, epoch, to)
+    to = tuple(TabletReplica(one.node, one.shard, since.get(one.node, epoch if writes else 0)) for one in wanted)
+    return Transition(tablet.index, kind, stage.name, epoch, epoch, to, epoch if writes else 0)
 
 
 def entered(tablet: Tablet, stage: str, epoch: Epoch, reason: str = "") -> Step:

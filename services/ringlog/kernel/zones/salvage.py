@@ -1,9 +1,9 @@
 """What the reset of a partition does to its data: they are *salvaged*, out of what is left.
 
 A tablet of a partition that has lost its majority can neither be read nor written. The reset gives it one survivor, the
-one with which the partition begins anew. Before he is read he takes what all others have who are alive (the stages of
-``salvage``, ``tablets.stages``): what is read afterwards is one copy of all that is left. Then he goes on alone, and
-the others begin with what he has.
+one with which the partition begins anew. From then on he is written, too. Before he is read he takes what all others
+have who are alive (the stages of ``salvage``, ``tablets.stages``): what is read afterwards is one copy of all that is
+left. Then he goes on alone, and the others begin with what he has.
 
 =====================  =============================================================  ================================
 a tablet is            who has all of its rows                                        the salvage begins from
@@ -11,13 +11,16 @@ a tablet is            who has all of its rows                                  
 settled, or repaired   its replicas                                                   these
 on its way             who may be read in its stage; where both groups are written    these
                        and the new one has all, both
-being salvaged         as before the salvage, until the survivor may be read          these
+being salvaged         as before the salvage, and the survivor from when he may be    these
+                       read; he alone when only he is written
 =====================  =============================================================  ================================
 
-**What is lost** is what nobody alive has: of registers writes that reached only the others; of rows nothing that the
+**What is lost** is nothing where a majority of those who have a tablet is alive: that has what any majority has
+written. Else it is what nobody alive has: of registers writes that reached only the others; of rows nothing that the
 survivor's position in the mutations topic has yet to pass, since he reads that himself. Where nobody alive has a
-tablet, all of it is lost. A quorum of those who were declared down, and are not, may acknowledge writes until they
-hear of the reset: these are lost, too.
+tablet, all of it is lost. A quorum of those who were declared down, and are not, may do writes for who has not heard of
+the reset: these are lost, too. Whether somebody has admitted that goes with the salvage, as its kind: where nobody has,
+the survivor waits until a majority is alive, however many die after the reset.
 
 Invariant: nobody who is alive and has a tablet is left out of its salvage.
 """
@@ -28,11 +31,13 @@ from collections.abc import Iterator
 
 from ringlog.kernel.outcome import Rejected
 from ringlog.kernel.state import ClusterState
-from ringlog.kernel.tablets.groups import is_forfeited
+from ringlog.kernel.tablets.groups import has_majority
 from ringlog.kernel.tablets.map import Tablet, TabletMap, TabletReplica, with_settled, with_transitions
 from ringlog.kernel.tablets.stages import (
     FALLBACK,
+    LOSSY_SALVAGE,
     SALVAGE,
+    SALVAGED,
     WRITE_BOTH_READ_NEW,
     Side,
     members,
@@ -50,14 +55,14 @@ from ringlog.kernel.zones.model import ZonePartition
 def having(tablet: Tablet) -> tuple[TabletReplica, ...]:
     """The replicas that have all rows of a tablet."""
     transition = tablet.transition
-    if transition is not None and transition.stage in (WRITE_BOTH_READ_NEW, FALLBACK):
+    if transition is not None and transition.stage in (WRITE_BOTH_READ_NEW, FALLBACK, SALVAGED):
         return members(tablet, Side.BOTH)
     return readers(tablet)
 
 
 def is_served(state: ClusterState, partition: ZonePartition) -> bool:
     """True if of each tablet of a partition a majority of those who may be read is alive."""
-    return all(_is_served(state, tablet) for _, tablet in _tablets(state, partition))
+    return all(has_majority(nodes_of(readers(tablet)), state.nodes) for _, tablet in _tablets(state, partition))
 
 
 def unsaved(state: ClusterState, partition: ZonePartition) -> tuple[str, ...]:
@@ -75,22 +80,17 @@ def held_by(state: ClusterState, partition: ZonePartition) -> dict[NodeId, int]:
 
 
 def may_lose(state: ClusterState, partition: ZonePartition) -> str:
-    """What a reset of a partition may lose, in words; empty: it has no data.
-
-    A quorum without the survivor may acknowledge a write after the survivor has fetched what the others have, and a
-    source may be declared down before it is asked. So a reset with data is never without a possible loss.
-    """
+    """What a reset of a partition may lose, in words; empty: nothing."""
     gone = unsaved(state, partition)
     parts = [f"all of {name} in the partition, which nobody alive has" for name in gone]
     lacking = set[NodeId]()
     for maps, tablet in _tablets(state, partition):
-        if maps.table not in gone and not _is_served(state, tablet):
-            lacking.update(node for node in nodes_of(having(tablet)) if not is_alive(state, node))
+        group = nodes_of(having(tablet))
+        if maps.table not in gone and not has_majority(group, state.nodes):
+            lacking.update(node for node in group if not is_alive(state, node))
     if lacking:
         names = ", ".join(sorted(state.nodes[node].name for node in lacking))
         parts.append(f"registers of which only {names} have the last write")
-    if any(True for _ in _tablets(state, partition)):
-        parts.append("writes acknowledged while the survivor fetches what the others have")
     return "; ".join(parts)
 
 
@@ -99,9 +99,12 @@ def refused_salvage(state: ClusterState, partition: ZonePartition) -> Rejected |
     return may_begin(state) if any(True for _ in _tablets(state, partition)) else None
 
 
-def salvaged(state: ClusterState, partition: ZonePartition, survivor: NodeId, epoch: Epoch) -> dict[str, TabletMap]:
+def salvaged(
+    state: ClusterState, partition: ZonePartition, survivor: NodeId, admits_loss: bool, epoch: Epoch
+) -> dict[str, TabletMap]:
     """The maps in which the tablets of a partition begin to be salvaged to ``survivor``, by table."""
     assert is_alive(state, survivor), "who goes on is alive"
+    kind = (LOSSY_SALVAGE if admits_loss else SALVAGE).name
     found = {}
     for maps, tablet in _tablets(state, partition):
         group, index = having(tablet), tablet.index
@@ -111,7 +114,7 @@ def salvaged(state: ClusterState, partition: ZonePartition, survivor: NodeId, ep
             after = with_settled(with_transitions(maps, {index: None}), {index: (group, epoch)})
         shards = state.nodes[survivor].shards
         place = next((one for one in group if one.node == survivor), TabletReplica(survivor, index % shards, 0))
-        step = begun(SALVAGE.name, after.tablet(index), (place,), epoch)
+        step = begun(kind, after.tablet(index), (place,), epoch)
         found[maps.table] = with_transitions(after, {index: step})
     return found
 
@@ -123,8 +126,3 @@ def _tablets(state: ClusterState, partition: ZonePartition) -> Iterator[tuple[Ta
 
 def _living(state: ClusterState, tablet: Tablet) -> list[NodeId]:
     return [node for node in nodes_of(having(tablet)) if is_alive(state, node)]
-
-
-def _is_served(state: ClusterState, tablet: Tablet) -> bool:
-    group = nodes_of(readers(tablet))
-    return 2 * sum(is_alive(state, node) for node in group) > len(group) or is_forfeited(group, state.nodes)

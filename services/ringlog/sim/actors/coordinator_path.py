@@ -132,7 +132,7 @@ class SimApplication:
     def _write(self, key: Key, level: Level) -> Step:
         timestamp = self.written[key] = self.written.get(key, 0) + 1
         for check in self.sim.on_wrote:
-            check.wrote(key, timestamp, level, done=False)
+            check.wrote(key, timestamp, level, None)
         begun = self.sim.recording.invoke(self.host.name, Op.WRITE, key.name.decode(), timestamp)
         cell = RegisterCell(timestamp, b"%d" % timestamp)
         told = yield from self.perform(protocol.write(key, cell, level, *self.asks))
@@ -145,7 +145,7 @@ class SimApplication:
         self.sim.world.tell(self.host.name, f"wrote {key.name.decode()} = {timestamp} at {level}")
         self.sim.recording.ok(begun)
         for check in self.sim.on_wrote:
-            check.wrote(key, timestamp, level, done=True)
+            check.wrote(key, timestamp, level, told.epoch)
 
     def _read(self, key: Key, level: Level) -> Step:
         # At ONE nothing is promised that an order of operations could explain.
@@ -164,7 +164,7 @@ class SimApplication:
         if begun is not None:
             self.sim.recording.ok(begun, found)
         for check in self.sim.on_found:
-            check.found(key, found, level)
+            check.found(key, found, level, told.epoch)
 
     # ---------------------------------------------------------------------------------------------- effects
 

@@ -3,12 +3,17 @@
 What replicas said is compared with a ledger of our own: which writes each of them has admitted and not answered, and
 what it acknowledged. At the end each register and the log must be linearizable. And from the moment at which a write or
 a read at QUORUM or ALL succeeds every majority of those who may be read has what it had: a reader who knows the newest
-epoch may ask just these. Where a partition of a zone lost its majority and was reset, its registers may have lost
-writes; but its survivor has each that was there, at the reset, with anybody who is alive.
+epoch may ask just these.
+
+Where a partition of a zone was reset, the survivor of a tablet has, before he is read, what was there at the reset with
+anybody who has been alive since. Nothing is lost if these are most of those who had it, or if nobody has admitted a
+loss. Else what was done by who had not heard of the reset may be lost, and nothing else.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING
 
@@ -19,6 +24,8 @@ from ringlog.kernel.commands.tablets import AdvanceTablets
 from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, UnreadableEntry
 from ringlog.kernel.state import ClusterState, RangeGroup
 from ringlog.kernel.tablets.groups import group_of, is_dead
+from ringlog.kernel.values import Epoch
+from ringlog.kernel.zones.model import HIGH_AVAILABILITY
 from ringlog.node.registers import PLACED_BY, Behind, Reply, Taken
 from ringlog.protocol.submission import Asked
 from ringlog.sim.checks.base import Check
@@ -37,7 +44,23 @@ if TYPE_CHECKING:
     from ringlog.sim.simulation import Simulation
 
 FORGIVEN = "forgiven registers"
-"""The names of registers whose partition was reset: they may have lost writes."""
+"""The names of registers that may have lost writes with the reset of their partition."""
+
+Where = tuple[str, int]
+"""Table and number of a tablet."""
+
+
+@dataclass(slots=True)
+class Salvage:
+    """A tablet whose survivor is not read yet. ``epoch``: of the reset; ``group``: who had it; ``alive``: of these who
+    has been so all the while; ``held``: what each of them had at the reset.
+    """
+
+    epoch: Epoch
+    group: list[str]
+    alive: set[str]
+    held: dict[str, dict[Key, int]]
+    is_admitted: bool
 
 
 class Histories(Check):
@@ -89,9 +112,9 @@ class RegistersCheck(Check):
         self._admitted: dict[str, dict[int, int]] = {}
         self._acked: dict[str, int] = {}
         self._begun: dict[Key, int] = {}
-        self._promised: dict[Key, int] = {}
-        self._reset: dict[str, set[int]] = {}
-        self._left: dict[tuple[str, int], dict[str, dict[Key, int]]] = {}
+        self._promised: dict[Key, list[tuple[Epoch, int]]] = {}
+        self._salvages: dict[Where, Salvage] = {}
+        self._lossy: dict[Where, Epoch] = {}
         self.sim.shared[FORGIVEN] = set[str]()
 
     def began(self, node: str) -> None:
@@ -150,20 +173,19 @@ class RegistersCheck(Check):
             )
         self._acked[ack.node] = max(ack.applied, self._acked.get(ack.node, 0))
 
-    def wrote(self, key: Key, timestamp: int, level: Level, done: bool) -> None:
+    def wrote(self, key: Key, timestamp: int, level: Level, epoch: Epoch | None) -> None:
         """A write begins, or succeeded."""
-        if not done:
+        if epoch is None:
             self._begun[key] = timestamp
-            self._forgive(key)
         elif level is not Level.ONE:
-            self._promise(key, timestamp)
+            self._promise(key, timestamp, epoch)
 
-    def found(self, key: Key, timestamp: int | None, level: Level) -> None:
+    def found(self, key: Key, timestamp: int | None, level: Level, epoch: Epoch) -> None:
         """A read succeeded: no level gives away what nobody wrote."""
         if timestamp is not None and timestamp > self._begun.get(key, 0):
             self.sim.broken("out_of_thin_air", f"{key.name.decode()} = {timestamp} was read and never written")
-        if timestamp is not None and level is not Level.ONE:
-            self._promise(key, timestamp)
+        if level is not Level.ONE:
+            self._promise(key, timestamp or 0, epoch)
 
     def entry(
         self, before: ClusterState, after: ClusterState, item: Entry | UnreadableEntry, outcome: Outcome, offset: int
@@ -174,6 +196,10 @@ class RegistersCheck(Check):
                 self._is_reset(item.command, before, after)
             elif isinstance(item.command, AdvanceTablets):
                 self._is_salvaged(item.command, before)
+        for salvage in self._salvages.values() if before.nodes is not after.nodes else ():
+            before_, salvage.alive = salvage.alive, {n for n in salvage.alive if not is_dead(after.nodes[n])}
+            stuck = 2 * len(salvage.alive) <= len(salvage.group) < 2 * len(before_) and not salvage.is_admitted
+            self.sim.did["zone data", "stuck, no loss admitted"] += stuck
         if before.placements is not after.placements or before.tablets is not after.tablets:
             self.quiet()
 
@@ -181,9 +207,9 @@ class RegistersCheck(Check):
         """Each choice of a majority of a key's readers holds what was promised, unless a node was assassinated."""
         if movements(self.sim).forfeited:
             return
-        for key, promised in sorted(self._promised.items()):
-            if key.name.decode() in self.sim.shared[FORGIVEN]:
-                continue
+        for key, done in sorted(self._promised.items()):
+            known = self._lossy.get(self._tablet(key), 0) if self._lossy else 0
+            promised = max([timestamp for epoch, timestamp in done if epoch >= known], default=0)
             readers = _readers(self.sim.log.state, key)
             values = {node: self._holds(node, key) for node in readers if not self.sim.shared["nodes"][node].is_lost}
             for chosen in combinations(values, len(readers) // 2 + 1):
@@ -195,52 +221,51 @@ class RegistersCheck(Check):
     # ------------------------------------------------------------------------------------------------ resets
 
     def _is_reset(self, command: ResetPartitions, before: ClusterState, after: ClusterState) -> None:
-        """Registers of a partition that has no majority may lose writes, but none that somebody has who is alive. No
-        reset by itself gives up what nobody alive has.
-        """
-        zone = command.zone
-        for name, tablets in before.tablets.items():
-            if before.keyspaces[name.partition(".")[0]].replication.zone != zone:
+        """A salvage begins of each tablet of a partition. No reset by itself gives up what nobody alive has."""
+        zone = before.zones[command.zone]
+        for name, tablets in after.tablets.items():
+            if before.keyspaces[name.partition(".")[0]].replication.zone != zone.name:
                 continue
-            for tablet in tablets:
-                where = f"{zone}/{tablet.index}"
+            for number in range(zone.partitions):
+                where = f"{zone.name}/{number}"
                 if before.zone_partitions[where] is after.zone_partitions[where]:
                     continue
-                group = [replica.node for replica in group_of(tablet).read]
-                alive = [node for node in group if not is_dead(before.nodes[node])]
+                group = [replica.node for replica in tablets.replicas(number)]
+                alive = {node for node in group if not is_dead(before.nodes[node])}
                 if not alive and command.mode == "automatic":
                     self.sim.broken("salvage", f"{where} is reset by itself, and nobody alive has {name}")
-                keys = [key for key in self._begun if self._tablet(key) == (name, tablet.index)]
-                self._left[name, tablet.index] = {
+                keys = [key for key in self._begun if self._tablet(key) == (name, number)]
+                held = {
                     node: {key: self._holds(node, key) for key in keys}
-                    for node in alive
+                    for node in sorted(alive)
                     if not self.sim.shared["nodes"][node].is_lost
                 }
-                if 2 * len(alive) <= len(group):
-                    self._reset.setdefault(name, set()).add(tablet.index)
-                    self.sim.did["zone data", "resets"] += 1
-        for key in self._begun:
-            self._forgive(key)
+                is_admitted = command.admits_loss or zone.mode == HIGH_AVAILABILITY
+                self._salvages[name, number] = Salvage(after.epoch, group, alive, held, is_admitted)
+                most = "resets" if 2 * len(alive) <= len(group) else "resets of most"
+                self.sim.did["zone data", most if is_admitted else f"{most}, no loss admitted"] += 1
 
     def _is_salvaged(self, command: AdvanceTablets, state: ClusterState) -> None:
-        """The survivor has what those had who are alive."""
+        """The survivor has what those had who are alive, and what may be lost is known."""
         for one in command.tablets:
-            left = self._left.pop((one.table, one.tablet), None) if one.to == "end_salvage" else None
+            where = (one.table, one.tablet)
             transition = state.tablets[one.table].transitions.get(one.tablet)
-            if left is None or transition is None:
+            salvage = self._salvages.pop(where, None) if one.to == "salvaged" else None
+            if salvage is None or transition is None:
                 continue
             (survivor,) = [replica.node for replica in transition.next]
-            for node, held in left.items():
-                for key, timestamp in held.items():
-                    if not is_dead(state.nodes[node]) and self._holds(survivor, key) < timestamp:
+            for node in sorted(salvage.alive.intersection(salvage.held)):
+                for key, timestamp in salvage.held[node].items():
+                    if self._holds(survivor, key) < timestamp:
                         detail = f"{key.name.decode()} = {timestamp}, {survivor} is the survivor"
                         self.sim.broken("salvage", f"{one.table}/{one.tablet}: {node} had {detail} and lacks it")
-            self.sim.did["zone data", "salvaged"] += len(left) > 1
+            self.sim.did["zone data", "salvaged"] += len(salvage.held) > 1
+            if salvage.is_admitted and 2 * len(salvage.alive) <= len(salvage.group):
+                self._lossy[where] = salvage.epoch
+                self._forgive(key for key in self._begun if self._tablet(key) == where)
 
-    def _forgive(self, key: Key) -> None:
-        table, index = self._tablet(key)
-        if index in self._reset.get(table, ()):
-            self.sim.shared[FORGIVEN].add(key.name.decode())
+    def _forgive(self, keys: Iterable[Key]) -> None:
+        self.sim.shared[FORGIVEN].update(key.name.decode() for key in keys)
 
     def _tablet(self, key: Key) -> tuple[str, int]:
         """Table and number of the tablet of a register; -1: it is in none."""
@@ -255,8 +280,10 @@ class RegistersCheck(Check):
         known = self.sim.log.states
         return state.epoch < len(known) and known[state.epoch].state_id == state.state_id
 
-    def _promise(self, key: Key, timestamp: int) -> None:
-        self._promised[key] = max(timestamp, self._promised.get(key, 0))
+    def _promise(self, key: Key, timestamp: int, epoch: Epoch) -> None:
+        if self._lossy and epoch < self._lossy.get(self._tablet(key), 0):
+            self._forgive([key])
+        self._promised.setdefault(key, []).append((epoch, timestamp))
         self.quiet()
 
     def _holds(self, node: str, key: Key) -> int:

@@ -4,8 +4,8 @@ the fields of commands, and where a table was first cut.
 A tablet is two lists and the name of a stage; who reads and writes in a stage stands here a second time (``LIFE``), as
 words. An entry that the record would not allow, or a tablet that the state shows otherwise, is a defect. In each stage
 every read quorum must share a node with every write quorum, of this stage and of those next to it, tried out set by
-set: requests that were planned one stage apart may meet. After the reset of a partition they need not: who resets
-admits that writes are lost, and what must not be lost then the checks of registers say.
+set: requests that were planned one stage apart may meet. What may be lost by the reset of a partition the checks of
+registers say; one whose loss nobody has admitted goes on only while most of those who had the tablet are alive.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ LIFE: Mapping[str, str] = {
     "revert_migration": "reads old, writes old",
     "repair": "reads old, writes old, repaired",
     "end_repair": "reads old, writes old",
-    "salvage": "reads old, writes old, survivor has all",
+    "salvage": "reads old, writes both, survivor has all",
+    "salvaged": "reads new, writes both",
     "end_salvage": "reads new, writes new",
 }
 FORTH = tuple(LIFE)[:8]
@@ -51,7 +52,8 @@ WAYS: Mapping[str, tuple[str, ...]] = {
     "rebuild": tuple(stage for stage in FORTH if stage != "rebuild_repair"),
     "rebuild_v2": FORTH,
     "repair": ("repair", "end_repair"),
-    "salvage": ("salvage", "end_salvage"),
+    "salvage": ("salvage", "salvaged", "end_salvage"),
+    "lossy_salvage": ("salvage", "salvaged", "end_salvage"),
 }
 BACK = tuple(LIFE)[8:11]
 
@@ -126,7 +128,7 @@ class TabletModel:
                 for one in command.tablets:
                     self._revert(f"{one.table}/{one.tablet}", self.tables[one.table][one.tablet], before, after.epoch)
             case ResetPartitions():
-                self._reset(command.zone, before, after)
+                self._reset(command, before, after)
             case DecideResize():
                 pass
             case FinishResize():
@@ -149,6 +151,8 @@ class TabletModel:
                 stage = "" if shown.transition is None else shown.transition.stage
                 if found != life.old or stage != life.stage:
                     self.broken(f"{name}/{index} is {found} in {stage!r}, not {life.old} in {life.stage!r}")
+                if life.kind != ("" if shown.transition is None else shown.transition.kind):
+                    self.broken(f"{name}/{index} is in {shown.transition}, which is no {life.kind}")
                 group = group_of(shown)
                 reads = {one.node: one.since for one in group.read}
                 writes = {one.node: one.since for one in group.write}
@@ -157,7 +161,7 @@ class TabletModel:
                 moving = [(set(one.entering), set(one.leaving)) for one in moving_of(name, shown)]
                 if moving != _moving(life):
                     self.broken(f"{name}/{index}: {moving} in {stage!r} is not what {life} moves")
-                if life.stage and life.kind != "salvage":
+                if life.stage:
                     self._meet(f"{name}/{index}", life)
 
     # ----------------------------------------------------------------------------------------------- entries
@@ -210,6 +214,10 @@ class TabletModel:
         for lacking in self._lacking(step.table, life, before, seen):
             self.broken(f"{where} left {life.stage} without {lacking}")
         told = {one.node for one in step.reports if one.operation == f"{where}@{life.entered}"}
+        alive = [node for node, _ in life.old if not _dead(before, node)]
+        may_return = any(before.nodes[node].state != "left" for node, _ in life.old if node not in alive)
+        if (life.kind, life.stage) == ("salvage", "salvage") and may_return and 2 * len(alive) <= len(life.old):
+            self.broken(f"{where} left {life.stage} with {alive} alive of {life.old}, and nobody admits the loss")
         for worker in self._workers(life, before):
             if worker not in told:
                 self.broken(f"{where} left {life.stage}, and {worker} had not reported")
@@ -229,8 +237,9 @@ class TabletModel:
         else:
             life.enter(BACK[1], epoch)
 
-    def _reset(self, zone: str, before: ClusterState, after: ClusterState) -> None:
+    def _reset(self, command: ResetPartitions, before: ClusterState, after: ClusterState) -> None:
         """All who have all of a tablet give it to the one with whom its partition begins anew."""
+        zone, mode = command.zone, before.zones[command.zone].mode
         tables = [name for name in self.tables if before.keyspaces[name.partition(".")[0]].replication.zone == zone]
         for number in range(before.zones[zone].partitions):
             now = after.zone_partitions[f"{zone}/{number}"]
@@ -243,10 +252,12 @@ class TabletModel:
                     return
                 if life.stage:
                     words, both = LIFE[life.stage], [*life.old, *(one for one in life.new if one not in life.old)]
-                    has_all = life.stage in ("write_both_read_new", BACK[0])
+                    has_all = life.stage in ("write_both_read_new", BACK[0], "salvaged")
                     life.old = both if has_all else life.new if words.startswith("reads new") else life.old
                     life.stage, life.changed = "", after.epoch
-                life.new, life.kind = [(one.node, one.shard) for one in found.next], "salvage"
+                    life.since = {node: life.since[node] for node, _ in life.old}
+                life.new = [(one.node, one.shard) for one in found.next]
+                life.kind = "lossy_salvage" if command.admits_loss or mode == "high_availability" else "salvage"
                 life.enter("salvage", after.epoch)
 
     def _resize(self, name: str, before: ClusterState, after: ClusterState) -> None:
@@ -274,10 +285,11 @@ class TabletModel:
 
     def _lacking(self, name: str, life: TabletLife, state: ClusterState, seen: set[str]) -> Iterator[str]:
         """Who had to have acknowledged: a majority of both sets, in each datacenter if the keyspace names some, of the
-        dead as far as they may; or the survivor of a salvage.
+        dead as far as they may; or the survivor of a salvage, and when he is read all of the others who are alive.
         """
-        if life.kind == "salvage":
-            yield from (node for node, _ in life.new if node not in seen)
+        if "salvage" in life.kind:
+            others = [node for node, _ in life.old if not _dead(state, node)] if life.stage == "salvaged" else []
+            yield from (node for node in [*(node for node, _ in life.new), *others] if node not in seen)
             return
         comes = {node for node, _ in life.new} - {node for node, _ in life.old}
         goes = {node for node, _ in life.old} - {node for node, _ in life.new}

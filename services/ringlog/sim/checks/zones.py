@@ -49,6 +49,7 @@ from ringlog.kernel.commands.rebalances import (
 from ringlog.kernel.commands.tablets import MigrateTablets, TabletMigration
 from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, UnreadableEntry
 from ringlog.kernel.state import ClusterState, Node, in_order
+from ringlog.kernel.values import Epoch
 from ringlog.kernel.zones.model import HIGH_AVAILABILITY, NEVER, ZonePartition
 from ringlog.sim.broker import CDC, MUTATIONS
 from ringlog.sim.checks.base import Check
@@ -350,7 +351,7 @@ class ZonesCheck(Check):
                 if tablet.transition is not None or not least <= there <= most:
                     self._broken("zone_data", f"{key} goes on, and {name}/{number} is on {sorted(there)}: {tablet}")
 
-    def found(self, key: Key, timestamp: int | None, level: Level) -> None:
+    def found(self, key: Key, timestamp: int | None, level: Level, epoch: Epoch) -> None:
         """Counts what registers of a zone's table are good for: reads that found something."""
         self.sim.did["zone data", "registers"] += timestamp is not None and self._is_placed(key.keyspace)
 

@@ -23,7 +23,7 @@ from ringlog.kernel.zones.resets import MANUAL
 from ringlog.sim.chance import Chance
 from ringlog.sim.checks.zones import ZonesCheck
 from ringlog.sim.families.family import DrawCommand, Family
-from ringlog.sim.rebalancing import HIGH_ZONE, OF_DATA, STRONG_ZONE, WIDEN
+from ringlog.sim.rebalancing import HIGH_ZONE, OF_DATA, RESET, STRONG_ZONE, WIDE, WIDE_ZONE, WIDEN
 
 REPLICAS_MAX, PARTITIONS_MAX = 4, 3
 """Few, since a run has few nodes."""
@@ -70,6 +70,23 @@ def _high(state: ClusterState, chance: Chance) -> CreateZone | None:
         return None
     mode, replicas = HIGH_AVAILABILITY, min(chance.pick([2, 3, 4, 4]), len(nodes))
     return CreateZone(OF_DATA, nodes, chance.between(1, PARTITIONS_MAX), replicas, mode=mode)
+
+
+def _wide(state: ClusterState, chance: Chance) -> CreateZone | None:
+    """A strong one on all of them, of which three vote."""
+    nodes = tuple(node for node in _alive(state) if state.nodes[node].state == "normal")
+    if len(nodes) < WIDE:
+        return None
+    return CreateZone(OF_DATA, nodes, chance.between(1, 2), WIDE, quorum=2, scale_down=NEVER)
+
+
+def _reset_data(state: ClusterState, chance: Chance) -> ResetPartitions | None:
+    """Of the partitions of the zone that places a keyspace, by somebody who may admit a loss."""
+    zone = state.zones.get(OF_DATA)
+    if zone is None:
+        return None
+    copies = default_copies(state, partitions_of(state, zone))
+    return ResetPartitions(OF_DATA, (), MANUAL, state.epoch, copies, admits_loss=chance.happens(0.3))
 
 
 def _widen(state: ClusterState, chance: Chance) -> AlterZone | None:
@@ -135,7 +152,7 @@ def _reset(state: ClusterState, chance: Chance) -> ResetPartitions | None:
     if zone is None:
         return None
     copies = default_copies(state, partitions_of(state, zone))
-    return ResetPartitions(zone.name, (), MANUAL, state.epoch, copies)
+    return ResetPartitions(zone.name, (), MANUAL, state.epoch, copies, admits_loss=chance.happens(0.3))
 
 
 def _restart(state: ClusterState, chance: Chance) -> RestartReplicas | None:
@@ -149,7 +166,14 @@ def _restart(state: ClusterState, chance: Chance) -> RestartReplicas | None:
     return RestartReplicas(one.zone, one.number, nodes[:count] if chance.happens(0.5) else nodes[-count:], state.epoch)
 
 
-PLACING: Final[Mapping[str, DrawCommand]] = {STRONG_ZONE: _strong, HIGH_ZONE: _high, WIDEN: _widen, "Shift": _shift}
+PLACING: Final[Mapping[str, DrawCommand]] = {
+    STRONG_ZONE: _strong,
+    HIGH_ZONE: _high,
+    WIDE_ZONE: _wide,
+    WIDEN: _widen,
+    "Shift": _shift,
+    RESET: _reset_data,
+}
 """Beside these, in runs in which a zone places a keyspace."""
 
 DRAWN: Final[Mapping[str, DrawCommand]] = {

@@ -1,0 +1,82 @@
+"""Resets of a zone's partition that are explored: voters are lost, and one survivor takes what the others have.
+
+Five nodes, of which three vote: with two of these down the partition cannot go on, and three of the replicas are alive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from ringlog.kernel.commands.nodes import DeclareUp
+from ringlog.kernel.state import ClusterState
+from ringlog.kernel.values import Command
+from ringlog.wire.cells import key_of
+from tests.client.explorer.coordinators import Scenario
+from tests.kernel.zones.placed import TABLE, of_coordinator, with_data
+from tests.kernel.zones.scenes import done, down, ids, partition, reset, shown, tried
+
+
+class Reset:
+    """The states so far. ``left``: the letters of those who are not lost, the survivor first."""
+
+    def __init__(self) -> None:
+        self.log: list[ClusterState] = [with_data("ABCDE", partitions=1, replicas=5, quorum=2)]
+        voters, _ = shown(partition(self.log[0]).stable).split("/")
+        self.left = "".join(sorted(set("ABCDE") - set(voters[:2])))
+        self.log.append(done(self.log[0], *down(voters[:2])))
+
+    def do(self, *commands: Command) -> Reset:
+        for command in commands:
+            self.log.append(done(self.log[-1], command))
+        return self
+
+    def reset(self, *, admits_loss: bool = False) -> Reset:
+        return self.do(reset(self.log[-1], dict.fromkeys(self.left, 1), admits_loss=admits_loss))
+
+    def led(self) -> Reset:
+        """Its tablet goes on as far as it may."""
+        while commands := [one for one in of_coordinator(self.log[-1]) if not tried(self.log[-1], one)[1]]:
+            self.do(commands[0])
+        return self
+
+    def scenario(self) -> Scenario:
+        return Scenario(tuple(self.log), key_of(TABLE, b"k"))
+
+
+def most_are_left() -> Scenario:
+    """Nobody is asked: a majority of those who have the data is alive."""
+    return Reset().reset().led().scenario()
+
+
+def known_to_all() -> Scenario:
+    """All know of the reset, and what follows is told late; who is down lives."""
+    found = mistaken(most_are_left())
+    return replace(found, log=found.log[2:])
+
+
+def one_more_dies(*, admits_loss: bool = False) -> Scenario:
+    """Just after the reset another one is declared down, too; later it is up again."""
+    found = Reset().reset(admits_loss=admits_loss)
+    found.do(*down(found.left[1])).led()
+    return found.do(DeclareUp(ids(found.left[1])[0], "")).led().scenario()
+
+
+def mistaken(made: Scenario) -> Scenario:
+    """Whoever is declared down lives."""
+    return replace(made, mistaken=True)
+
+
+ADMITTED: dict[str, Callable[[], Scenario]] = {
+    "reset, one more dies while the survivor fetches, and the loss is admitted": lambda: one_more_dies(
+        admits_loss=True
+    ),
+}
+
+RESETS: dict[str, Callable[[], Scenario]] = {
+    "reset, most of the data is left": most_are_left,
+    "reset, most of the data is left, and who is down lives": lambda: mistaken(most_are_left()),
+    "reset that all know, and who is down lives": known_to_all,
+    "reset, one more dies while the survivor fetches, and comes back": one_more_dies,
+    "reset, one more is down while the survivor fetches, and all live": lambda: mistaken(one_more_dies()),
+}

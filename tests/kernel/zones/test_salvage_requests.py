@@ -1,0 +1,171 @@
+"""Requests while a partition is salvaged: what a quorum has acknowledged is with the survivor when only he is asked."""
+
+from __future__ import annotations
+
+from ringlog.client.plans import (
+    Access,
+    Answer,
+    AwaitedAnswers,
+    Level,
+    Outcome,
+    RequestPlan,
+    Satisfied,
+    count,
+    plan,
+    request_of,
+)
+from ringlog.kernel.commands.nodes import DeclareUp
+from ringlog.kernel.state import ClusterState
+from ringlog.node import registers
+from ringlog.node.registers import Behind, RegisterReplica
+from ringlog.wire.cells import RegisterCell, key_of
+from tests.kernel.zones.placed import TABLE, alive, of_coordinator, with_data
+from tests.kernel.zones.scenes import done, down, ids, partition, reset, shown, tried
+
+KEY = key_of(TABLE, b"k")
+CELL = RegisterCell(10, b"v")
+
+
+class Replicas:
+    """The registers of all nodes that are alive, each at its own epoch."""
+
+    def __init__(self, state: ClusterState) -> None:
+        self.each = {node: registers.adopt(RegisterReplica(node), state)[0] for node in alive(state)}
+
+    def adopt(self, state: ClusterState, *nodes: str) -> None:
+        for node in nodes or tuple(self.each):
+            self.each[node] = registers.adopt(self.each[node], state)[0]
+
+    def fetch(self, node: str) -> None:
+        """All that the node waits for."""
+        for one in self.each[node].fetching:
+            found = registers.snapshot(self.each[one.source], one)
+            assert not isinstance(found, str | Behind), found
+            cells = {KEY: self.each[one.source].durable.cells.get(KEY)} if KEY in found else {}
+            after = registers.receive(self.each[node], one, {k: cell for k, cell in cells.items() if cell is not None})
+            assert after is not None
+            self.each[node] = after
+
+    def write(self, made: RequestPlan, *nodes: str) -> list[Answer]:
+        answers = []
+        for node in nodes:
+            after, verdict = registers.admit_write(self.each[node], 1, KEY, CELL, made.mattered)
+            assert verdict is None, verdict
+            self.each[node], (reply,) = registers.apply(after, 1)
+            answers.append(Answer(node, reply.epoch))
+        return answers
+
+    def has(self, node: str) -> bool:
+        return self.each[node].durable.cells.get(KEY) == CELL
+
+
+def planned(state: ClusterState, access: Access = Access.WRITE) -> RequestPlan:
+    made = plan(state, request_of(KEY, access, Level.QUORUM, "dc1"))
+    assert isinstance(made, RequestPlan), made
+    return made
+
+
+def on(state: ClusterState, silent: tuple[str, ...] = ()) -> ClusterState:
+    """After the coordinator's next command."""
+    for command in of_coordinator(state, silent):
+        state, code = tried(state, command)
+        assert code == ""
+    return state
+
+
+def salvaging(nodes: str = "ABCDEFG") -> tuple[ClusterState, ClusterState, str, list[str]]:
+    """Before the reset and after it; the survivor, and the others who are alive: without the survivor a majority."""
+    state = with_data(nodes, partitions=1, replicas=len(nodes), quorum=2)
+    voters, _ = shown(partition(state).stable).split("/")
+    before = done(state, *down(voters[:2]))
+    state = done(before, reset(before, dict.fromkeys(set(nodes) - set(voters[:2]), 1)))
+    (survivor,) = state.zone_partitions["z/0"].pending[0].peers
+    return before, state, survivor, [node for node in alive(state) if node != survivor]
+
+
+def test_a_majority_without_the_survivor_acknowledges_nothing_once_he_fetches() -> None:
+    """Seven replicas; two of the three voters are lost, a majority of who has the data is left. The write that the
+    survivor has not seen is not done, however many others have it; with his word it is.
+    """
+    _, state, survivor, others = salvaging()
+    replicas = Replicas(state)
+    made = planned(state)
+    assert [(len(need.members), need.count) for need in made.needs] == [(7, 4), (1, 1)], "he counts in both"
+    replicas.fetch(survivor)
+    answers = replicas.write(made, *others)
+    assert count(made, answers, state) == AwaitedAnswers(tuple(sorted(set(ids("ABCDEFG")) - set(others))), state.epoch)
+    outcome: Outcome = count(made, [*answers, *replicas.write(made, survivor)], state)
+    assert isinstance(outcome, Satisfied)
+    state = on(on(state))
+    replicas.adopt(state)
+    assert planned(state, Access.READ).asked == (survivor,)
+    assert replicas.has(survivor)
+
+
+def test_a_survivor_who_comes_new_is_written_from_the_reset_on() -> None:
+    """Nobody alive has the tablet; he begins with nothing, and misses nothing from then on."""
+    state = done(with_data("ABC", "DE", partitions=1, replicas=3), *down("ABC"))
+    state = done(state, reset(state, {"D": 1}, admits_loss=True))
+    tablet = state.tablets[TABLE].tablet(0)
+    assert tablet.transition is not None
+    assert [(one.node, one.since) for one in tablet.transition.next] == [(ids("D")[0], state.epoch)]
+    assert tablet.transition.changed == state.epoch
+    assert [len(need.members) for need in planned(state).needs] == [3, 1]
+
+
+def test_a_write_of_before_the_reset_that_was_done_is_fetched_or_not_done() -> None:
+    """Its quorum is four of seven; of the five that are alive each has adopted the reset before it is read."""
+    before, state, survivor, others = salvaging()
+    made = planned(before)
+    replicas = Replicas(before)
+    done_before = replicas.write(made, *others)
+    assert isinstance(count(made, done_before, before), Satisfied)
+    replicas.adopt(state)
+    replicas.fetch(survivor)
+    assert replicas.has(survivor)
+    replicas = Replicas(before)
+    first = replicas.write(made, *others[:2])
+    replicas.adopt(state)
+    replicas.fetch(survivor)
+    late = replicas.write(made, *others[2:])
+    assert count(made, [*first, *late], before) == AwaitedAnswers(
+        tuple(sorted(set(ids("ABCDEFG")) - set(others))), state.epoch
+    ), "whoever knows nothing of the reset hears of it by who was read"
+    assert not isinstance(count(made, [*first, *late], state), Satisfied)
+
+
+def test_only_the_survivor_is_written_when_all_who_are_alive_know_that_only_he_is_read() -> None:
+    """Else a majority of the others, who know of the reset alone, would answer a read that misses such a write."""
+    _, state, survivor, others = salvaging()
+    state = on(state)
+    assert state.tablets[TABLE].tablet(0).transition.stage == "salvaged"  # type: ignore[union-attr]
+    for silent in others:
+        assert on(state, (silent,)) is state, "each is waited for"
+        assert on(done(state, *down(chr(int(silent[:8], 16) + 64))), (silent,)).tablets is not state.tablets
+    assert [(len(need.members), need.count) for need in planned(state).needs] == [(7, 4), (1, 1)]
+    state = on(state)
+    assert state.tablets[TABLE].tablet(0).transition.stage == "end_salvage"  # type: ignore[union-attr]
+    assert [(need.members, need.count) for need in planned(state).needs] == [((survivor,), 1)]
+
+
+def test_who_is_up_again_while_the_survivor_fetches_is_not_left_out_and_what_is_here_is_not_fetched_again() -> None:
+    state = with_data("ABCDE", partitions=1, replicas=5, quorum=3)
+    state = done(state, *down("AB"), *down("C"))
+    state = done(state, reset(state, {"D": 1, "E": 1}, admits_loss=True))
+    (survivor,) = state.zone_partitions["z/0"].pending[0].peers
+    (other,) = (node for node in alive(state) if node != survivor)
+    replicas = Replicas(state)
+    assert {one.source for one in replicas.each[survivor].fetching} == {other}
+    state = done(state, DeclareUp(ids("A")[0], ""), DeclareUp(ids("B")[0], ""))
+    replicas.adopt(state, survivor)
+    assert {one.source for one in replicas.each[survivor].fetching} == {other, *ids("AB")}
+    here = next(one for one in replicas.each[survivor].fetching if one.source == other)
+    found = registers.receive(replicas.each[survivor], here, {})
+    assert found is not None
+    replicas.each[survivor] = found
+    state = done(state, *down("B"))
+    replicas.adopt(state, survivor)
+    assert {one.source for one in replicas.each[survivor].fetching} == {*ids("A")}
+    state = done(state, *down("A"))
+    replicas.adopt(state, survivor)
+    assert replicas.each[survivor].received, "the rest is here"
