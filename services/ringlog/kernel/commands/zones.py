@@ -172,7 +172,7 @@ def decide_drop_zone(state: ClusterState, command: DropZone, context: EntryConte
     if isinstance(zone, Rejected):
         return zone
     if used := keyspaces_in(state, zone.name):
-        return Rejected("zone_in_use", f"zone: {zone.name} places {len(used)} keyspaces, the first is {used[0]}")
+        return Rejected("zone_in_use", f"zone: {zone.name} places keyspace {used[0]}" + _others(used[1:]))
     left = state.zone_partitions.mutate()
     for number in range(zone.partitions):
         del left[partition_key(zone.name, number)]
@@ -241,6 +241,10 @@ def _broken_zone(zone: Zone) -> Rejected | None:
             "too_large", f"partitions: with {zone.replicas} replicas are {copies:,}, at most {COPIES_MAX:,}"
         )
     return None
+
+
+def _others(names: list[str]) -> str:
+    return f" and {len(names)} others" if names else ""
 
 
 def _used(state: ClusterState, before: Zone, zone: Zone) -> Rejected | None:

@@ -21,6 +21,7 @@ from ringlog.kernel.zones.distribution import is_alive
 from ringlog.kernel.zones.model import HIGH_AVAILABILITY, NEVER, STRONG, Zone
 from ringlog.kernel.zones.resets import MANUAL
 from ringlog.sim.chance import Chance
+from ringlog.sim.checks.zone_decisions import ZoneDecisions
 from ringlog.sim.checks.zones import ZonesCheck
 from ringlog.sim.families.family import DrawCommand, Family
 from ringlog.sim.rebalancing import HIGH_ZONE, OF_DATA, RESET, STRONG_ZONE, WIDE, WIDE_ZONE, WIDEN
@@ -191,5 +192,5 @@ DRAWN: Final[Mapping[str, DrawCommand]] = {
 FAMILY = Family(
     name="zones",
     commands=dict.fromkeys((*DRAWN, "SwitchStable", "FinishCancel")),
-    checks=(ZonesCheck,),
+    checks=(ZonesCheck, ZoneDecisions),
 )
