@@ -72,6 +72,7 @@ RATIOS = {
     "sequential_validator_p99": ("sequential p99", "sequential p99"),
     "sequential_direct_p50": ("direct p50", "sequential p50"),
     "outstanding_64_rate": ("64 under way", "64 under way"),
+    "outstanding_64_p99": ("64 under way p99", "64 under way p99"),
     "submit_many_500_rate": ("500 at once", "64 under way"),
     "contended_64_rate": ("64 contend, wins", "64 contend, wins"),
 }
@@ -232,9 +233,10 @@ def main() -> None:
     for missing in {ETCD, ZOOKEEPER} - found.keys():
         print(f"{missing} is not installed: apt-get install {missing.lower().replace('etcd', 'etcd-server')}")
     if BUSY in found:
-        rates = [name for name, unit in SHOWN.items() if unit == "/s"]
-        kept = (f"{name} {found[BUSY][name] / found[RINGLOG][name]:.2f}" for name in rates)
-        print("Of the rates without agents, cache and nodes, with them: " + ", ".join(kept))
+        for unit, what in (("/s", "rates"), ("ms", "times")):
+            names = [name for name, its in SHOWN.items() if its == unit]
+            kept = (f"{name} {found[BUSY][name] / found[RINGLOG][name]:.2f}" for name in names)
+            print(f"Of the {what} without agents, cache and nodes, with them: " + ", ".join(kept))
     if "--json" in sys.argv:
         print(json.dumps(ratios(found)))
 
