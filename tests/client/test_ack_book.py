@@ -8,6 +8,8 @@ from itertools import permutations
 from ringlog.kernel.commands.cluster import Noop
 from ringlog.kernel.state import ClusterState
 from ringlog.protocol.ack_book import STRANGERS_MAX, WAITING_MAX, AckBook, is_vouched_for
+from ringlog.protocol.coordinator import ReadAcks, Wait, book, kept_up
+from ringlog.protocol.effects import carry_out
 from ringlog.wire.records import NodeAck
 from tests.kernel.entries import applied, founded, node, uuid
 
@@ -82,3 +84,35 @@ def test_invented_nodes_neither_fill_the_book_nor_push_a_node_out() -> None:
     book.take(STRANGERS_MAX + 11, replace(ack, node=invented[0]))
     assert set(book.nodes()) == {ME, *invented[7:], invented[5], invented[0]}
     assert set(book.newest(FOUNDED)) == {ME}
+
+
+def test_an_acknowledgement_that_is_sent_again_puts_its_node_not_back() -> None:
+    early, late = grown(FOUNDED, 1), grown(FOUNDED, 2)
+    for order in permutations(enumerate((early, late, early))):
+        book = AckBook()
+        for offset, state in order:
+            book.take(offset, ack_of(state))
+        assert book.newest(late)[ME].applied == late.epoch, order
+
+
+def test_of_one_epoch_the_later_word_counts() -> None:
+    """A node whose disk has failed says so at the epoch of its word before."""
+    book = AckBook()
+    for offset, rows in ((4, 0), (3, 7)):
+        book.take(offset, replace(ack_of(FOUNDED), rows=rows))
+    assert book.newest(FOUNDED)[ME].rows == 0
+
+
+def test_a_book_begins_anew_where_others_are_believed() -> None:
+    """Once for a driver that says so (``None``); what was noted before is gone, forged starts with it."""
+    forged, own = replace(ack_of(FOUNDED), incarnation="999@thief"), replace(ack_of(FOUNDED), incarnation="1@own")
+    topic, outcomes = [(0, forged)], [[], None]
+
+    def perform(effect: object) -> object:
+        return list(topic) if isinstance(effect, ReadAcks) else outcomes.pop(0)
+
+    acks = carry_out(book(), perform)
+    assert carry_out(kept_up(acks, Wait.NEWS), perform) is acks
+    assert acks.newest(FOUNDED)[ME].incarnation == "999@thief"
+    topic[:] = [(1, own)]
+    assert carry_out(kept_up(acks, Wait.NEWS), perform).newest(FOUNDED)[ME].incarnation == "1@own"

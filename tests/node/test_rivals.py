@@ -14,7 +14,7 @@ from ringlog.log.memory import MemoryLog
 from ringlog.node.errors import NodeFailed
 from ringlog.node.identity import NodeFolder, NodeOptions
 from ringlog.node.rivals import Rivals
-from ringlog.wire.ack_codes import coded
+from ringlog.wire.ack_codes import coded, digest_of_key
 from ringlog.wire.records import NodeAck, encode_node_ack
 
 CLUSTER = "00000000-0000-7000-8000-0000000000c1"
@@ -35,11 +35,11 @@ class Run:
     def __init__(self, folder: Path, acks: MemoryLog, keys: tuple[str, ...] = ()) -> None:
         self.acks, self.keys = acks, keys
         self.folder = NodeFolder(NodeOptions("n1", "127.0.0.1", 0, "dc1", "r1", 2, folder), CLUSTER)
-        self.rivals = Rivals(acks, self.folder.node, self.folder.incarnation, lambda: keys, self.folder.is_coded)
+        self.rivals = Rivals(acks, self.folder.node, self.folder.incarnation, lambda: self.keys, self.folder.ack_keys)
+        self.rivals.keep = self.folder.keep_ack_keys
 
     def begin(self) -> Run:
         self.rivals.look(CLUSTER, self.folder.acknowledged)
-        self.folder.keep_coded(bool(self.keys))
         self.rivals.start()
         return self
 
@@ -48,6 +48,15 @@ class Run:
             self.folder.keep(cluster_id, epoch, STATE)
         data = said(self.folder.node, self.folder.incarnation, epoch, cluster_id)
         self.acks.append([coded(data, self.keys[0]) if self.keys else data])
+
+    def notes(self, keys: tuple[str, ...]) -> None:
+        """Until the folder has these keys."""
+        tick = threading.Event()
+        for _ in range(1_000):
+            if self.folder.kept_ack_keys() == tuple(map(digest_of_key, keys)):
+                return
+            tick.wait(0.01)
+        raise AssertionError("it does not note its keys")
 
     def ends(self) -> str:
         tick = threading.Event()
@@ -194,3 +203,48 @@ def test_a_node_whose_key_was_taken_away_hears_everything_again(tmp_path: Path, 
     acks.append([said(run.folder.node, "99@thief", 99)])
     assert "another process has become this node" in run.ends()
     run.end()
+
+
+def test_an_older_copy_is_found_out_after_its_key_was_changed(tmp_path: Path, acks: MemoryLog) -> None:
+    """What was said by the key that is gone looks like anybody's: all is looked at."""
+    run = Run(tmp_path / "n1", acks, (KEY,)).begin()
+    run.acknowledge(5)
+    run.end()
+    copy = copy_of(tmp_path / "n1")
+    run = Run(tmp_path / "n1", acks, (KEY,)).begin()
+    run.acknowledge(50)
+    run.end()
+    for keys in ((KEY,), (LATER, KEY), (LATER,), ()):
+        other = Run(copy, acks, keys)
+        with pytest.raises(NodeFailed, match=r"acknowledged epoch 50 .* an older copy"):
+            other.begin()
+        other.end()
+    Run(tmp_path / "n1", acks, (LATER,)).begin().end()
+
+
+@pytest.mark.parametrize("others", [(LATER, KEY), (LATER,)])
+def test_a_key_that_is_given_while_the_node_runs_protects_its_next_start(
+    tmp_path: Path, acks: MemoryLog, others: tuple[str, ...]
+) -> None:
+    run = Run(tmp_path / "n1", acks).begin()
+    for keys in ((KEY,), others):
+        run.keys = keys
+        run.notes(keys)
+    run.acknowledge(5)
+    acks.append([said(run.folder.node, "999@thief", 99)])
+    run.acknowledge(6)
+    run.end()
+    assert run.rivals.failure is None
+    Run(tmp_path / "n1", acks, others).begin().end()
+
+
+def test_a_forged_record_from_before_there_was_a_key_is_named(tmp_path: Path, acks: MemoryLog) -> None:
+    node = Run(tmp_path / "n1", acks)
+    node.end()
+    acks.append([b"", said(node.folder.node, "999@thief", 99)])
+    other = Run(tmp_path / "n1", acks, (KEY,))
+    with pytest.raises(NodeFailed, match=r"at offset 1 of shop.acks, in a record without a code .* made again"):
+        other.begin()
+    other.end()
+    acks.truncate(0)
+    Run(tmp_path / "n1", acks, (KEY,)).begin().end()

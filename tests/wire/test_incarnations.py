@@ -37,3 +37,8 @@ def test_of_one_incarnation_the_later_record_counts_in_any_order() -> None:
 def test_a_run_that_was_overtaken_says_nothing_any_more() -> None:
     new, old = heard(1, "4@a"), heard(9, "3@z")
     assert believed(new, old) == believed(old, new) == new
+
+
+def test_a_record_that_is_sent_again_puts_nothing_back() -> None:
+    newest, again = (2, replace(ACK, incarnation="3@a", applied=7)), (9, replace(ACK, incarnation="3@a", applied=6))
+    assert believed(newest, again) == believed(again, newest) == newest

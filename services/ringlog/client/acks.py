@@ -23,19 +23,25 @@ class AcksReader:
         self._log = KafkaLog(bootstrap_servers, cluster, ACKS)
         self._tail = self._log.tail(self._log.begin_offset())
         self._heard: dict[str, Heard] = {}
+        self._masters: tuple[str, ...] = ()
         self.latest: dict[str, NodeAck] = {}
         """Node id to its newest acknowledgement read so far."""
 
     def refresh(self) -> dict[str, NodeAck]:
         """Read to the end that the topic has now; returns ``latest``. Raises LogUnavailable."""
         masters = current().ack_masters
+        if masters != self._masters and self._heard:  # what was believed before counts no more
+            self._heard, self.latest = {}, {}
+            self._tail.close()
+            self._tail = self._log.tail(self._log.begin_offset())
+        self._masters = masters
         for record in read_to_end(self._log, self._tail):
-            self._take(record, masters)
+            self._take(record)
         return self.latest
 
-    def _take(self, record: LogRecord, masters: tuple[str, ...]) -> None:
+    def _take(self, record: LogRecord) -> None:
         try:
-            ack = believed_ack(record.data, masters)
+            ack = believed_ack(record.data, self._masters)
         except WireError:
             return
         self._heard[ack.node] = believed(self._heard.get(ack.node), (record.offset, ack))

@@ -18,6 +18,7 @@ import fcntl
 import json
 import os
 import socket
+import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -84,8 +85,9 @@ def folder_of(nodes: Path, cluster: str, cluster_id: str, name: str) -> Path:
 
 class NodeFolder:
     """The folder of one node, locked until ``close``; ``socket`` listens on the node's port. ``cluster_id``: the
-    cluster that it is opened for; empty: whichever it is of. ``incarnation``: this start of the node. ``is_coded``: an
-    earlier start had a key, and found nothing against the folder in acknowledgements without a code.
+    cluster that it is opened for; empty: whichever it is of. ``incarnation``: this start of the node. ``ack_keys``:
+    digests of the keys that its acknowledgements had a code by when all that had been said in its name was looked at,
+    and nothing was found against the folder.
 
     Raises NodeFailed where another process has it, a file is not readable, or the port is taken; and
     CertificateOfAnotherNode, before anything is changed.
@@ -95,6 +97,7 @@ class NodeFolder:
         self._folder = options.folder
         private_folder(self._folder, LOCK, IDENTITY)
         self._lock = _locked(self._folder)
+        self._writing = threading.Lock()
         try:
             node, port = self.kept_identity()
             if node and options.certified not in ("", node):
@@ -104,7 +107,7 @@ class NodeFolder:
             self.node = node or options.certified or str(uuid.uuid4())
             self.data_port = self.kept_data_port()
             self._start = self.kept_start() + 1
-            self.is_coded = _integer(self._read(IDENTITY), "coded", 1) == 1
+            self.ack_keys = self.kept_ack_keys()
             self.incarnation = incarnation(self._start, str(uuid.uuid4()))
             self._keep_identity()
             self.cluster_id, self.acknowledged = self.kept_acknowledgement()
@@ -149,15 +152,23 @@ class NodeFolder:
             self.data_port = port
             self._keep_identity()
 
-    def keep_coded(self, is_coded: bool) -> None:
-        """Have on the disk whether acknowledgements have a code from here on: those before were looked at."""
-        if is_coded != self.is_coded:
-            self.is_coded = is_coded
+    def keep_ack_keys(self, digests: tuple[str, ...]) -> None:
+        """Have on the disk by which keys acknowledgements have a code from here on: those before were looked at."""
+        if digests != self.ack_keys:
+            self.ack_keys = digests
             self._keep_identity()
 
     def _keep_identity(self) -> None:
-        kept = {"id": self.node, "port": self.port, "data_port": self.data_port, "start": self._start}
-        self._write(IDENTITY, kept | {"coded": int(self.is_coded)})
+        with self._writing:
+            kept = {"id": self.node, "port": self.port, "data_port": self.data_port, "start": self._start}
+            self._write(IDENTITY, kept | {"ack_keys": list(self.ack_keys)})
+
+    def kept_ack_keys(self) -> tuple[str, ...]:
+        """See ``ack_keys``. Raises NodeFailed."""
+        kept = self._read(IDENTITY).get("ack_keys", [])
+        if not isinstance(kept, list) or not all(isinstance(one, str) for one in kept):
+            raise _wrong("ack_keys", kept)
+        return tuple(kept)
 
     def kept_data_port(self) -> int:
         """Port of the data side on the disk; 0 where the node never had one. Raises NodeFailed."""

@@ -119,7 +119,8 @@ class NodeProcess:
         self._agreement = Agreement(client.replica, lambda _: options.folder / EVIDENCE)
         self._loads = Loads(bootstrap, cluster, self._holder, lambda: self._data.cells, stopping)
         folder, acks = self._folder, KafkaLog(bootstrap, cluster, ACKS)
-        self._rivals = Rivals(acks, folder.node, folder.incarnation, lambda: current().ack_keys, folder.is_coded)
+        self._rivals = Rivals(acks, folder.node, folder.incarnation, lambda: current().ack_keys, folder.ack_keys)
+        self._rivals.keep = folder.keep_ack_keys
         self._draw = SystemDraw()
         self._server: HttpServer | None = None
         self._unanswered = ""
@@ -261,7 +262,6 @@ class NodeProcess:
             reached(lambda _: self._rivals.look(state.cluster_id, self._folder.acknowledged), self._stopping)
         except TopicMissing as missing:  # acks that are missing have nothing against the folder
             log.warning("no acknowledgements to compare with", why=missing.message)
-        self._folder.keep_coded(bool(current().ack_keys))
         self._rivals.start()
 
     def _open_mutations(self) -> OpenedMutations:

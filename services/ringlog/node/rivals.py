@@ -9,8 +9,11 @@ Release 0.1.0 kept no epoch on the disk, counted no starts, and read all mutatio
 says nothing against a folder that has acknowledged nothing yet.
 
 Anybody who may acknowledge for some node can write such a record, too. So a node whose acknowledgements have a code
-(``wire.ack_codes``) hears only those that have one, from the first look on that found nothing against its folder
-among those without; the folder notes that.
+(``wire.ack_codes``) hears only those that have one, once all that were said in its name, whatever code they have, had
+nothing against its folder; the folder notes by which keys codes were made then. If none of these has been taken out
+since, what the node itself has said since has a code by a key that is there. Otherwise the next start looks at all
+again: words by a key that is gone look like anybody's. A node that runs notes its keys when they change, once it has
+read all that there is. A key that was taken out must not come back: what the node said in between has no code by it.
 
 That leaves a moment in which both serve. Where nodes are distinguished by their addresses it cannot be used: requests
 and streams go to the registered address, and who starts elsewhere is refused.
@@ -26,13 +29,17 @@ from ringlog.log.port import LogRecord, LogTail, MetadataLog
 from ringlog.log.reading import read_to_end
 from ringlog.node.errors import NodeFailed
 from ringlog.runtime.logs import get_logger
-from ringlog.wire.ack_codes import has_code_of
+from ringlog.wire.ack_codes import digest_of_key, has_code_of
 from ringlog.wire.errors import WireError
 from ringlog.wire.incarnations import order_of
 from ringlog.wire.records import NodeAck, decode_node_ack
 
 POLL_S = 0.5
 COPIED = "use the folder that ran last, or replace this node by a new one"
+NO_CODE = (
+    ", in a record without a code by the node's ack.key. If this folder ran last, somebody else wrote that: have the "
+    "topic of acknowledgements made again (guide several-machines, a forged acknowledgement)"
+)
 
 log = get_logger("ringlog.node")
 
@@ -41,7 +48,7 @@ class Rivals:
     """Reads what node ``node`` acknowledged; this process is its incarnation ``name``. Closes ``acks`` at its end.
 
     ``keys``: those that codes of its acknowledgements are made with; empty: what has no code counts, too. So it does
-    until the look has ended unless the folder ``is_coded``.
+    in a look, unless all keys that were ``noted`` in the folder are there still. ``keep`` notes others.
     """
 
     def __init__(
@@ -50,12 +57,14 @@ class Rivals:
         node: str,
         name: str,
         keys: Callable[[], Sequence[str]] = tuple,
-        is_coded: bool = False,
+        noted: Sequence[str] = (),
     ) -> None:
         self._acks = acks
         self._node = node
         self._keys = keys
-        self._is_coded = is_coded
+        self._noted = tuple(noted)
+        self._looks = True
+        self.keep: Callable[[tuple[str, ...]], None] = lambda _: None
         self._order = order_of(name)
         self._tail: LogTail | None = None
         self._stopping = threading.Event()
@@ -70,7 +79,8 @@ class Rivals:
         """
         self._close_tail()
         tail = self._tail = self._acks.tail(self._acks.begin_offset())
-        for ack in self._mine(read_to_end(self._acks, tail)):
+        digests = self._digests()
+        for offset, ack, has_code in self._mine(read_to_end(self._acks, tail)):
             if ack.cluster_id != cluster_id:
                 continue
             start, _ = order_of(ack.incarnation)
@@ -79,12 +89,14 @@ class Rivals:
             if start >= self._order[0] or ack.applied > acknowledged:
                 raise NodeFailed(
                     f"this node acknowledged epoch {ack.applied} in its start {start}, and this folder knows of epoch "
-                    f"{acknowledged} and begins start {self._order[0]}: the folder is an older copy: {COPIED}"
+                    f"{acknowledged} and begins start {self._order[0]}: the folder is an older copy: {COPIED}; "
+                    f"said at offset {offset} of {self._acks.name}{NO_CODE if digests and not has_code else ''}"
                 )
+        self._note(digests)
 
     def start(self) -> None:
         """Go on reading, in a thread: ``failure`` is set when another process has become this node."""
-        self._is_coded = True
+        self._looks = False
         self._thread = threading.Thread(target=self._run, name="rivals", daemon=True)
         self._thread.start()
 
@@ -101,33 +113,52 @@ class Rivals:
             try:
                 if self._tail is None:
                     self._tail = self._acks.tail(self._acks.begin_offset())
-                for ack in self._mine(self._tail.poll(POLL_S)):
+                digests = self._digests()
+                records = self._tail.poll(POLL_S)
+                for _, ack, _ in self._mine(records):
                     self._meet(ack)
+                if not records and self.failure is None and digests == self._digests():
+                    self._note(digests)
             except LogTruncated:
                 self._close_tail()  # the topic was made again: what comes counts
             except LogError as error:
                 log.debug("acks not read", why=error.message)
                 self._stopping.wait(POLL_S)
+            except OSError as error:  # of the folder: tried again
+                log.warning("keys not noted", why=error.strerror)
+                self._stopping.wait(POLL_S)
 
     def _meet(self, ack: NodeAck) -> None:
         if order_of(ack.incarnation) > self._order:
             self.failure = NodeFailed(
-                f"another process has become this node (incarnation {ack.incarnation}, at epoch {ack.applied}): "
+                f"another process has become this node (incarnation {ascii(ack.incarnation[:80])[1:-1]}, at epoch "
+                f"{ack.applied}): "
                 "this one ends; its folder was copied: let one of the two run"
             )
 
-    def _mine(self, records: Iterable[LogRecord]) -> Iterable[NodeAck]:
-        name, keys = self._node.encode(), self._keys() if self._is_coded else ()
+    def _digests(self) -> tuple[str, ...]:
+        return tuple(map(digest_of_key, self._keys()))
+
+    def _note(self, digests: tuple[str, ...]) -> None:
+        if digests != self._noted:
+            self.keep(digests)
+            self._noted = digests
+
+    def _mine(self, records: Iterable[LogRecord]) -> Iterable[tuple[int, NodeAck, bool]]:
+        """(offset, acknowledgement, has it a code by one of the keys?) of what counts as said by this node."""
+        name, keys = self._node.encode(), self._keys()
+        digests = set(map(digest_of_key, keys))
+        counts_all = not keys or (self._looks and not (self._noted and digests.issuperset(self._noted)))
         for record in records:
             if name not in record.data:
                 continue  # of another node: not even decoded
             try:
                 ack = decode_node_ack(record.data)
-                is_said = not keys or has_code_of(record.data, keys)
+                has_code = has_code_of(record.data, keys)
             except WireError:
                 continue
-            if ack.node == self._node and is_said:
-                yield ack
+            if ack.node == self._node and (counts_all or has_code):
+                yield record.offset, ack, has_code
 
     def _close_tail(self) -> None:
         tail, self._tail = self._tail, None

@@ -4,7 +4,8 @@ An acknowledgement outlives the log that it was made on: the topic keeps the las
 has lost its newest entries since, and has others in their place by now. As a witness such a one would advance gates
 that its node knows nothing of. So an acknowledgement counts once the log has come to its epoch, and only if the state
 there is the one that it names. Until then the one before it counts: a node that is ahead of who looks, all the time,
-holds nothing up. Of the incarnations of a node only the latest is heard (``ringlog.wire.incarnations``).
+holds nothing up. Of the incarnations of a node only the latest is heard, and of that the newest epoch counts, however
+late an earlier one is sent again (``ringlog.wire.incarnations``).
 
 Nobody's word is taken for who exists, either: nodes that the state does not have, and other clusters, are passed over.
 """
@@ -12,12 +13,11 @@ Nobody's word is taken for who exists, either: nodes that the state does not hav
 from __future__ import annotations
 
 from bisect import insort
-from operator import itemgetter
 
 from ringlog.kernel.history import state_id_at
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import NodeId
-from ringlog.wire.incarnations import order_of
+from ringlog.wire.incarnations import Heard, order_of, place_of
 from ringlog.wire.records import NodeAck
 
 WAITING_MAX = 64
@@ -41,7 +41,8 @@ class AckBook:
     """The acknowledgements that were read, each once, in whatever order they come. For one thread."""
 
     def __init__(self) -> None:
-        self._read: dict[NodeId, list[tuple[int, NodeAck]]] = {}
+        self._read: dict[NodeId, list[Heard]] = {}
+        self._said: dict[NodeId, Heard] = {}
         self._strangers: dict[NodeId, None] = {}
         """The nodes of which nothing has counted yet; who spoke last is last."""
 
@@ -54,13 +55,16 @@ class AckBook:
         known, heard = (order_of(read[0][1].incarnation) if read else (0, "")), order_of(ack.incarnation)
         if heard > known:
             read.clear()
+        if heard > known or (heard == known and offset >= self._said.get(ack.node, (offset, ack))[0]):
+            self._said[ack.node] = offset, ack
         if heard >= known and all(offset != other for other, _ in read):
-            insort(read, (offset, ack), key=itemgetter(0))
+            insort(read, (offset, ack), key=place_of)
         if len(read) > WAITING_MAX:
             del read[WAITING_MAX // 2]
         if len(self._strangers) > STRANGERS_MAX:
             silent = next(iter(self._strangers))
             del self._strangers[silent], self._read[silent]
+            self._said.pop(silent, None)
 
     def nodes(self) -> tuple[NodeId, ...]:
         """The nodes that were heard of, sorted."""
@@ -68,7 +72,7 @@ class AckBook:
 
     def said(self) -> dict[NodeId, NodeAck]:
         """The last acknowledgement of each node, whether it counts or not: to show what is wrong with it."""
-        return {node: read[-1][1] for node, read in self._read.items()}
+        return {node: ack for node, (_, ack) in self._said.items()}
 
     def newest(self, state: ClusterState) -> dict[NodeId, NodeAck]:
         """The last acknowledgement of each node that counts in ``state``, which is not older than the one before."""

@@ -29,7 +29,7 @@ from ringlog.protocol.coordinator_core import (
 )
 from ringlog.protocol.effects import FOREVER, At, Newest, Steps, Until, WallClock
 from ringlog.protocol.role import Accept, Look
-from ringlog.wire.records import NodeAck
+from ringlog.wire.incarnations import Heard
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,9 @@ class Wait(Enum):
 
 @dataclass(frozen=True, slots=True)
 class NewAcks:
-    """Wait; outcome: (offset, acknowledgement) since the last time. An acknowledgement or an epoch is news."""
+    """Wait; outcome: (offset, acknowledgement) since the last time; None: all that was heard counts no more, since
+    others are believed from now on. An acknowledgement or an epoch is news.
+    """
 
     wait: Wait
 
@@ -83,14 +85,13 @@ class Note:
 
 def coordinate() -> Steps[None]:
     """Serve one term of the coordinator; ends by what the driver raises."""
-    acks = AckBook()
     complete: tuple[GenerationId | None, Micros] = (None, 0)
-    _take(acks, (yield ReadAcks()))
+    acks = yield from book()
     yield Forget(_left(acks, (yield Newest())))
     yield Accept()
     wait = Wait.NOTHING
     while True:
-        _take(acks, (yield NewAcks(wait)))
+        acks = yield from kept_up(acks, wait)
         yield Look()
         published: Epoch = yield PublishedEpoch()
         state: ClusterState = yield Newest()
@@ -127,7 +128,23 @@ def ask(proposal: Proposal) -> Steps[Refusal | None]:
     return Refusal(proposal.subject, kind, "request_expired", "what became of it is looked up in the log")
 
 
-def _take(acks: AckBook, heard: Iterable[tuple[int, NodeAck]]) -> None:
+def book() -> Steps[AckBook]:
+    """All that is in the topic."""
+    acks = AckBook()
+    _take(acks, (yield ReadAcks()))
+    return acks
+
+
+def kept_up(acks: AckBook, wait: Wait) -> Steps[AckBook]:
+    """The book with what came in while it waited; begun anew where others are believed now."""
+    heard: Iterable[Heard] | None = yield NewAcks(wait)
+    if heard is None:
+        return (yield from book())
+    _take(acks, heard)
+    return acks
+
+
+def _take(acks: AckBook, heard: Iterable[Heard]) -> None:
     for offset, ack in heard:
         acks.take(offset, ack)
 

@@ -16,8 +16,7 @@ from dataclasses import replace
 
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Micros
-from ringlog.protocol.ack_book import AckBook
-from ringlog.protocol.coordinator import NewAcks, Note, ReadAcks, Wait, ask
+from ringlog.protocol.coordinator import Note, Wait, ask, book, kept_up
 from ringlog.protocol.data_nodes import Timers, due, followed
 from ringlog.protocol.effects import At, Newest, Steps, WallClock
 from ringlog.protocol.rebalancer_core import RebalancerView, propose, refusals, rest_of
@@ -33,15 +32,13 @@ _DATA_PARTS = (*_PARTS, "tables", "operations", "tablets")
 
 def rebalance() -> Steps[None]:
     """Serve one term of the rebalancer; ends by what the driver raises."""
-    acks, timers, rest = AckBook(), Timers(), NOTHING_RESTS
-    for heard in (yield ReadAcks()):
-        acks.take(*heard)
+    timers, rest = Timers(), NOTHING_RESTS
+    acks = yield from book()
     yield Accept()
     seen: tuple[object, ...] = ()
     wait = Wait.NOTHING
     while True:
-        for heard in (yield NewAcks(wait)):
-            acks.take(*heard)
+        acks = yield from kept_up(acks, wait)
         yield Look()
         state: ClusterState = yield Newest()
         now: Micros = yield WallClock()

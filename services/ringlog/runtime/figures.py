@@ -25,6 +25,7 @@ AGENT: Final = "every agent"
 WORKER: Final = "every agent that has its role"
 VALIDATOR: Final = "the validator that has its role"
 COORDINATOR: Final = "the coordinator that has its role"
+HEARERS: Final = "the coordinator and the rebalancer that have their roles"
 NODE: Final = "every node"
 JOB: Final = "the CDC job"
 
@@ -176,7 +177,7 @@ _ROWS: Final = (
     Figure(
         "ringlog_acks_not_believed",
         "counter",
-        COORDINATOR,
+        HEARERS,
         "Acknowledgements without a code by the key of their node; only counted where there is an `ack.master`.",
     ),
     Figure("ringlog_cdc_writers", "gauge", COORDINATOR, "CDC writers, live and fenced ones.", ("state",)),

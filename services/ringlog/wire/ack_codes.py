@@ -20,11 +20,16 @@ import hmac
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from ringlog.kernel.values import NodeId
+from ringlog.kernel.values import NodeId, is_uuid
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import CodedAck, NodeAck, ack_in, decode_node_ack, encode_coded_ack
 
 WRONG_CODE: Final = "wrong_code"
+ACK_NOT_BELIEVED: Final = "ack_not_believed"
+NOT_BELIEVED_ENDS: Final = (
+    "give the node its ack.key, made of a line of the agents' ack.master; if it has it, somebody else writes for it"
+)
+"""How that ends."""
 _ACKS_OF: Final = "ringlog acks of "
 
 
@@ -51,8 +56,18 @@ def believed_ack(data: bytes, masters: Sequence[str]) -> NodeAck:
     """
     ack = decode_node_ack(data)
     if masters and not has_code_of(data, (key_of(master, ack.node) for master in masters)):
-        raise WireError(WRONG_CODE, ack.node[:100], "an acknowledgement with a code by the key of its node")
+        raise WireError(WRONG_CODE, _shown(ack.node), "an acknowledgement with a code by the key of its node")
     return ack
+
+
+def digest_of_key(key: str) -> str:
+    """What may stand on a disk for a key: it says whether it is the same one, and makes no code."""
+    return hmac.digest(key.encode(), b"which key of acknowledgements this is", "sha256").hex()
+
+
+def _shown(node: str) -> str:
+    """A node as a log may have it: strangers choose it."""
+    return node if is_uuid(node) else ascii(node[:36])
 
 
 def _code(ack: bytes, key: str) -> bytes:

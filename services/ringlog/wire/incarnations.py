@@ -5,6 +5,9 @@ the start. So a later start has the greater one, by no clock. Two runs of *one* 
 distinguished by the id, and ordered by it where the number is the same. Only the greatest that was ever heard of
 counts: the other's process may still serve under an epoch that this one has left.
 
+Within one incarnation epochs never go back. So the acknowledgement of the newest epoch counts, of these the later
+record: one that somebody sends again puts nothing back.
+
 Runs of release 0.1.0 have an id and no number; they come before all others.
 """
 
@@ -31,9 +34,15 @@ Heard = tuple[int, NodeAck]
 """Offset and acknowledgement."""
 
 
+def place_of(heard: Heard) -> tuple[int, int]:
+    """Acknowledgements of one incarnation ascend with it."""
+    offset, ack = heard
+    return ack.applied, offset
+
+
 def believed(known: Heard | None, heard: Heard) -> Heard:
-    """Of a node's acknowledgements: that of the later incarnation; of one incarnation the later record."""
+    """Of a node's acknowledgements: that of the later incarnation; of one incarnation that of the newest epoch."""
     if known is None:
         return heard
     known_order, heard_order = order_of(known[1].incarnation), order_of(heard[1].incarnation)
-    return heard if (heard_order, heard[0]) >= (known_order, known[0]) else known
+    return heard if (heard_order, place_of(heard)) >= (known_order, place_of(known)) else known

@@ -39,7 +39,7 @@ class CoordinatorThread(AcksThread):
         with self._looking:
             acks = self._shown.newest(state)
         yield from cluster_samples(state, acks, self.clock.now_us())
-        yield Sample("ringlog_acks_not_believed", self.wrong_codes)
+        yield from super().figures()
 
     def ask(self) -> None:
         """Perform the protocol, for ever."""
@@ -50,6 +50,12 @@ class CoordinatorThread(AcksThread):
             self.driver.carry_out(coordinate())
         finally:
             epochs.close()
+
+    def begin_anew(self) -> None:
+        """Nor does what is shown."""
+        super().begin_anew()
+        with self._looking:
+            self._shown = AckBook()
 
     def _read(self, records: Iterable[Offered]) -> Iterator[tuple[int, NodeAck]]:
         """Who watches has acknowledgements of its own: a look changes what is remembered of them."""

@@ -67,9 +67,9 @@ def planted(mutant: Mutant) -> Iterator[None]:
         finally:
             _put(changes)
 
-    _put(changes)
-    prefix.around = taken_back
     try:
+        _put(changes)
+        prefix.around = taken_back
         yield
     finally:
         prefix.around = nullcontext

@@ -1,0 +1,95 @@
+"""Who is not believed is shown from the first such record on until a word of its own; a master that comes takes back
+what was believed before.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ringlog.agents import not_believed
+from ringlog.agents.not_believed import NotBelieved
+from ringlog.agents.shells import acks as shell
+from ringlog.agents.shells.acks import PlainThread
+from ringlog.log.memory import MemoryLog
+from ringlog.log.replica import LogReplica
+from ringlog.protocol.coordinator import ReadAcks, Wait, book, kept_up
+from ringlog.protocol.effects import carry_out
+from ringlog.protocol.roles import ROLES
+from ringlog.runtime.settings import ProcessSettings
+from ringlog.runtime.trust import Trust
+from ringlog.wire.ack_codes import coded, key_of
+from ringlog.wire.records import NodeAck, encode_node_ack
+from tests.kernel.entries import applied, founded, node, uuid
+
+MASTER = "a-master-of-many-letters"
+STATE = applied(founded(), node(1), node(2))
+ONE, TWO = uuid(1, space=2), uuid(2, space=2)
+
+
+def said(name: str) -> bytes:
+    ack = NodeAck(STATE.cluster_id, ONE, name, STATE.epoch, STATE.epoch, (), 0, 0, (), STATE.state_id)
+    return encode_node_ack(ack)
+
+
+def test_a_node_is_shown_until_it_is_believed_and_strangers_are_not() -> None:
+    found = NotBelieved()
+    for who, at in ((TWO, 5), (ONE, 6), (TWO, 7), (uuid(9, space=2), 8)):
+        found.passes_over(who, at, STATE.nodes)
+    shown = found.shown(STATE.nodes)
+    assert [(one.subject, one.command, one.code, one.since) for one in shown] == [
+        (STATE.nodes[TWO].name, "NodeAck", "ack_not_believed", 5),
+        (STATE.nodes[ONE].name, "NodeAck", "ack_not_believed", 6),
+    ]
+    assert "give the node its ack.key" in shown[0].detail
+    found.believes(TWO)
+    assert [one.subject for one in found.shown(STATE.nodes)] == [STATE.nodes[ONE].name]
+    found.begin_anew()
+    assert (found.shown(STATE.nodes), found.records) == ((), 4)
+
+
+def test_invented_nodes_push_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(not_believed, "NODES_MAX", 4)
+    found = NotBelieved()
+    found.passes_over(ONE, 1, STATE.nodes)
+    for number in range(100):
+        found.passes_over(uuid(number, space=9), 2, STATE.nodes)
+        assert len(found._since) <= 4
+    found.passes_over(TWO, 3, STATE.nodes)
+    assert [one.since for one in found.shown(STATE.nodes)] == [1, 3]
+
+
+def test_a_master_that_comes_takes_back_what_was_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of an agent that runs, without one more record; and it counts and names, whichever role it has."""
+    topic, trust = MemoryLog("c.acks"), [Trust()]
+    monkeypatch.setattr(shell, "current", lambda: trust[0])
+    monkeypatch.setattr(shell, "KafkaLog", lambda *_: topic)
+    settings = ProcessSettings(bootstrap_servers="127.0.0.1:1", cluster="c", data_dir=tmp_path)
+    thread = PlainThread(ROLES["rebalancer"], settings, lambda _: None, lambda _: None)
+    thread.producer.close(0.1)
+    thread.replica = _shows(thread.replica)
+
+    def perform(effect: Any) -> Any:
+        return thread._all_acks() if isinstance(effect, ReadAcks) else thread._new_acks(effect)
+
+    topic.append([said("999@thief"), coded(said("1@own"), key_of(MASTER, ONE))])
+    acks = carry_out(book(), perform)
+    assert acks.newest(STATE)[ONE].incarnation == "999@thief"
+    assert carry_out(kept_up(acks, Wait.NOTHING), perform) is acks
+    trust[0] = Trust(ack_masters=(MASTER,))
+    thread.offer(1, coded(said("1@own"), key_of(MASTER, ONE)))
+    acks = carry_out(kept_up(acks, Wait.NOTHING), perform)
+    assert acks.newest(STATE)[ONE].incarnation == "1@own"
+    assert [(one.name, one.value) for one in thread.figures()] == [("ringlog_acks_not_believed", 1)]
+    assert thread.refused() == (), "its own word came later"
+    thread.offer(2, said("1000@thief"))
+    assert carry_out(kept_up(acks, Wait.NOTHING), perform) is acks
+    assert [one.subject for one in thread.refused()] == [STATE.nodes[ONE].name]
+
+
+def _shows(replica: LogReplica) -> Any:
+    """A replica that has folded ``STATE``."""
+    return SimpleNamespace(state=STATE, halted=replica.halted)
