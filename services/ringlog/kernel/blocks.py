@@ -8,7 +8,7 @@ shared, block by block. Blocks have at most ``BLOCK_MAX`` items; a block that gr
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, chain
 from typing import Final, TypeVar, cast, overload
@@ -40,59 +40,55 @@ class Blocks(Sequence[T]):
         number = bisect_right(self._starts, at) - 1
         return number, self._starts[number]
 
-    def picked(self, places: Iterable[int]) -> list[T]:
+    def _reached(self, places: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+        """The blocks in which these places are, which ascend: number, and which of the places, from first to last."""
+        starts, first, number = self._starts, 0, 0
+        assert not places or 0 <= places[0] <= places[-1] < starts[-1], "items are there"
+        while first < len(places):
+            number = bisect_right(starts, places[first], number) - 1
+            last = bisect_left(places, starts[number + 1], first)
+            assert last > first, "places ascend"
+            yield number, first, last
+            first, number = last, number + 1
+
+    def picked(self, places: Sequence[int]) -> list[T]:
         """The items at these places, which ascend."""
         found: list[T] = []
-        block: tuple[T, ...] = ()
-        start = stop = 0
-        for at in places:
-            if at >= stop:
-                number, start = self._place(at)
-                block = self.blocks[number]
-                stop = start + len(block)
-            assert at >= start, "places ascend"
-            found.append(block[at - start])
+        for number, first, last in self._reached(places):
+            block, start = self.blocks[number], self._starts[number]
+            found += [block[at - start] for at in places[first:last]]
+        assert len(found) == len(places), "each is there"
         return found
 
-    def with_items(self, places: Iterable[int], items: Iterable[T]) -> Blocks[T]:
+    def with_items(self, places: Sequence[int], items: Sequence[T]) -> Blocks[T]:
         """With other ``items`` at these places, which ascend."""
+        assert len(places) == len(items), "each place gets one"
         blocks = list(self.blocks)
-        block: list[T] = []
-        number = start = stop = 0
-        for at, item in zip(places, items, strict=True):
-            if at >= stop:
-                if stop:
-                    blocks[number] = tuple(block)
-                number, start = self._place(at)
-                block = list(blocks[number])
-                stop = start + len(block)
-            assert at >= start, "places ascend"
-            block[at - start] = item
-        if stop:
+        for number, first, last in self._reached(places):
+            block, start = list(blocks[number]), self._starts[number]
+            for at, item in zip(places[first:last], items[first:last], strict=True):
+                block[at - start] = item
             blocks[number] = tuple(block)
         assert len(blocks) == len(self.blocks), "items change, not their number"
         changed: Blocks[T] = Blocks.__new__(Blocks)
         changed.blocks, changed._starts = tuple(blocks), self._starts
         return changed
 
-    def with_more(self, places: Iterable[int], instead: Iterable[Sequence[T]]) -> Blocks[T]:
+    def with_more(self, places: Sequence[int], instead: Sequence[Sequence[T]]) -> Blocks[T]:
         """With some items, at least one, ``instead`` of that at each of these places, which ascend."""
-        blocks: dict[int, list[T]] = {}
-        number = start = stop = grown = 0
-        for at, items in zip(places, instead, strict=True):
-            assert items, "something is there"
-            if at >= stop:
-                number, start = self._place(at)
-                blocks[number] = list(self.blocks[number])
-                stop, grown = start + len(self.blocks[number]), 0
-            place = at - start + grown
-            blocks[number][place : place + 1] = items
-            grown += len(items) - 1
-        return Blocks(
-            chain.from_iterable(
-                _cut(blocks[number]) if number in blocks else (block,) for number, block in enumerate(self.blocks)
-            )
-        )
+        assert len(places) == len(instead), "each place gets some"
+        blocks: list[tuple[T, ...]] = []
+        seen = 0
+        for number, first, last in self._reached(places):
+            block, grown = list(self.blocks[number]), -self._starts[number]
+            for at, items in zip(places[first:last], instead[first:last], strict=True):
+                assert items, "something is there"
+                block[at + grown : at + grown + 1] = items
+                grown += len(items) - 1
+            blocks += self.blocks[seen:number]
+            blocks += _cut(block)
+            seen = number + 1
+        return Blocks(blocks + list(self.blocks[seen:]))
 
     def __len__(self) -> int:
         return self._starts[-1]

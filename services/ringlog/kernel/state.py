@@ -456,6 +456,14 @@ def in_order(mapping: Mapping[K, V]) -> list[tuple[K, V]]:
     return sorted(mapping.items())
 
 
+def generation_of(state: ClusterState, name: GenerationId | None) -> Generation | None:
+    """The generation of that id; it is mostly the last one that is asked for."""
+    for generation in reversed(state.generations):
+        if generation.id == name:
+            return generation
+    return None
+
+
 def advance(state: ClusterState, epoch: Epoch, **parts: Any) -> ClusterState:
     """The next state: ``parts`` replaced.
 

@@ -7,7 +7,15 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringlog.kernel.ownership.strategies import census_of, impossible, natural, replication_key, ring_of
+from ringlog.kernel.ownership.strategies import (
+    census_of,
+    first_met,
+    impossible,
+    is_first_met,
+    natural,
+    replication_key,
+    ring_of,
+)
 from tests.kernel.movements import model
 from tests.kernel.movements.clusters import ENTIRE, network, placed, simple
 from tests.kernel.movements.run import replication_of
@@ -79,3 +87,22 @@ def test_what_is_possible() -> None:
     for bad in (simple(3), network(d=3), network(d=("r1", "r3")), network(d=1, e=1)):
         assert impossible(bad, census)
     assert impossible(ENTIRE, {})
+
+
+WALKED: list[model.Setting] = [
+    *(("simple", factor) for factor in (1, 2, 3, 12)),
+    *(("network", ((name, factor),)) for name in ("d0", "d1") for factor in (1, 2, 3)),
+]
+
+
+@settings(deadline=None, max_examples=60)
+@given(rings(), st.sampled_from(WALKED), st.integers(-42, 42))
+def test_who_is_met_first_is_found_from_one_position_to_the_one_before(
+    nodes: dict[str, Any], setting: model.Setting, begin: int
+) -> None:
+    state, replication = placed(nodes), replication_of(setting)
+    ring = ring_of(state.token_owners, state.nodes)
+    if is_first_met(replication, ring):
+        back = [*range(begin, -44, -1), *range(44, begin, -1)]
+        walked = [natural(replication, ring, position) for position in back]
+        assert list(first_met(replication, ring, begin, back)) == walked

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from hypothesis import given
 from hypothesis import strategies as st
 from immutables import Map
@@ -13,8 +15,8 @@ OWNERS = st.dictionaries(st.integers(-9, 9), st.sampled_from("abc"))
 Step = tuple[dict[int, str], set[int], bool]
 
 
-def plainly(owners: Map[int, str]) -> tuple[tuple[int, ...], dict[int, str]]:
-    return tuple(sorted(owners)), dict(owners)
+def plainly(owners: Map[int, str]) -> tuple[tuple[int, ...], dict[int, str], dict[str, int]]:
+    return tuple(sorted(owners)), dict(owners), dict(Counter(owners.values()))
 
 
 @given(OWNERS, st.lists(st.tuples(OWNERS, st.sets(st.integers(-9, 9)), st.booleans()), max_size=KNOWN_MAX + 2))

@@ -48,6 +48,7 @@ from ringlog.kernel.state import (
     Operation,
     PreparedGeneration,
     advance,
+    generation_of,
     in_order,
 )
 from ringlog.kernel.values import MICROS_MAX, Before, Command, GenerationId, GenerationRange, Micros, Position, is_name
@@ -182,7 +183,7 @@ def _begun(
         if state.prepared.id == generation:
             return state, state.prepared
         return Rejected("generation_prepared", f"generation: {state.prepared.id} is being prepared, one at a time")
-    if _find(state, generation) is not None:
+    if generation_of(state, generation) is not None:
         return Rejected("generation_exists", f"generation: {generation} is committed already")
     refused = _last_unpublished(state)
     if refused is not None:
@@ -225,7 +226,7 @@ def decide_commit_cdc_generation(state: ClusterState, command: CommitCdcGenerati
         return broken
     prepared = state.prepared
     if prepared is None or prepared.id != command.generation:
-        if _find(state, command.generation) is not None:
+        if generation_of(state, command.generation) is not None:
             return Rejected("generation_exists", f"generation: {command.generation} is committed already")
         return Rejected("unknown_generation", f"generation: {command.generation} is not being prepared")
     ranges = _whole(state, prepared, command.digest)
@@ -310,7 +311,7 @@ def decide_publish_cdc_generation(
     state: ClusterState, command: PublishCdcGeneration, context: EntryContext
 ) -> Decision:
     """The description of the committed generation is in the change topics."""
-    generation = _find(state, command.generation)
+    generation = generation_of(state, command.generation)
     if generation is None:
         if state.prepared is not None and state.prepared.id == command.generation:
             return Rejected("generation_not_committed", f"generation: {command.generation} is not committed yet")
@@ -355,7 +356,7 @@ def decide_close_cdc_generation(state: ClusterState, command: CloseCdcGeneration
     broken = broken_field((0 <= command.closed_at <= MICROS_MAX, "closed_at", f"must be between 0 and {MICROS_MAX}"))
     if broken is not None:
         return broken
-    generation = _find(state, command.generation)
+    generation = generation_of(state, command.generation)
     if generation is None:
         return Rejected("unknown_generation", f"generation: {command.generation} is not known")
     if generation.closed is not None:
@@ -382,12 +383,9 @@ def decide_close_cdc_generation(state: ClusterState, command: CloseCdcGeneration
     return Accepted(advance(state, context.epoch, generations=_replaced(state, closed)))
 
 
-def _find(state: ClusterState, generation: GenerationId) -> Generation | None:
-    return next((found for found in state.generations if found.id == generation), None)
-
-
 def _replaced(state: ClusterState, changed: Generation) -> tuple[Generation, ...]:
-    return tuple(changed if other.id == changed.id else other for other in state.generations)
+    at = [other.id for other in state.generations].index(changed.id)
+    return (*state.generations[:at], changed, *state.generations[at + 1 :])
 
 
 def _waits_for_generation(operation: Operation) -> bool:

@@ -167,6 +167,9 @@ def decide_update_node(state: ClusterState, command: UpdateNode, context: EntryC
     return Accepted(advance(state, context.epoch, nodes=state.nodes.set(node.id, updated)))
 
 
+_id_of: Final = attrgetter("id")
+
+
 def _address(address: str) -> Check:
     return is_address(address), "address", "must be host:port with a port from 1 to 65535"
 
@@ -186,10 +189,11 @@ def _abilities(release: str, features: tuple[str, ...], capacity: int) -> tuple[
 
 
 def _taken(state: ClusterState, address: str) -> Rejected | None:
-    for _, other in in_order(state.nodes):
-        if other.address == address and other.state != "left" and not other.down:
-            return Rejected("duplicate_address", f"address: {address} is that of node {other.name}")
-    return None
+    there = [other for other in state.nodes.values() if other.address == address]
+    there = [other for other in there if other.state != "left" and not other.down]
+    if not there:
+        return None
+    return Rejected("duplicate_address", f"address: {address} is that of node {min(there, key=_id_of).name}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ elsewhere. The number of operations in flight is bounded by a setting, for the s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 
@@ -39,8 +39,8 @@ def refused_composition(state: ClusterState, operation: Operation) -> Rejected |
     if not others and not must_fit:
         return None
     settings = replications_in_use(state)
-    members = frozenset(state.token_owners.values())
     composition = _Composition(ring_of(state.token_owners, state.nodes))
+    members = composition.before.counts.keys()
     for subset in _subsets(others):
         together = (*subset, operation)
         census = census_of(_members_after(members, together), state.nodes) if must_fit else {}
@@ -67,7 +67,7 @@ def _beside(state: ClusterState, subset: Sequence[Operation]) -> str:
     return f", together with {', '.join(names)} in flight"
 
 
-def _members_after(members: frozenset[NodeId], operations: Together) -> set[NodeId]:
+def _members_after(members: Iterable[NodeId], operations: Together) -> set[NodeId]:
     """The nodes that own tokens when all of them have finished."""
     left = set(members)
     for operation in operations:

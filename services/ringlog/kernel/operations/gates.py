@@ -139,7 +139,7 @@ def _needs(state: ClusterState, operation: Operation, seen: frozenset[NodeId]) -
     if operation.stage not in GATED_STAGES:
         return
     silent = frozenset({*operation.ignored, *_dead_parting(state, operation)})
-    unseen = {node for node, found in state.nodes.items() if node not in seen and found.state not in ("none", "left")}
+    unseen = {node for node in set(state.nodes) - seen if state.nodes[node].state not in ("none", "left")}
     if not unseen:
         return
     for where, found in _groups(state, operation):

@@ -246,22 +246,28 @@ def locks_of(state: ClusterState, operation: Operation) -> tuple[LockedRange, ..
     reached = ends_by_setting(plan.start, plan.middle, plan.finish)
     for key, some in groupby(plan.sources, _setting_of):
         reached.setdefault(key, set()).update(map(_end_of, some))
+    known: dict[tuple[int, frozenset[Token]], list[int]] = {}
     for key, placement in sorted(state.placements.items()):
-        cuts = placement.ends
-        if not cuts:
+        if not placement.ends:
             continue
-        inside = reached.get(key, set())
-        if key != ENTIRE:
-            inside.update(plan.split_at)
-        places = set(map(partial(bisect_left, cuts), inside))
-        if len(cuts) in places:  # the first range goes round
-            places.remove(len(cuts))
-            places.add(0)
-        if key != ENTIRE:
-            places.update(place for token in plan.merge_at for place in _both_sides(cuts, token))
-        locked = picked(placement.ranges, sorted(places))
+        inside = frozenset(reached.get(key, ()))
+        cut = (plan.split_at, plan.merge_at) if key != ENTIRE else ((), ())
+        asked = id(placement.ends), inside  # settings are cut at the same ends, and many have parts in common
+        if asked not in known:
+            known[asked] = _places_of(placement.ends, inside.union(cut[0]), cut[1])
+        locked = picked(placement.ranges, known[asked])
         locks += [_new_lock(key, group.start, group.end, group.changed) for group in locked]
     return tuple(locks)
+
+
+def _places_of(cuts: tuple[Token, ...], inside: Iterable[Token], merged: Iterable[Token]) -> list[int]:
+    """Where the ranges are in which these tokens lie, and those on both sides of a token that is ``merged``."""
+    places = set(map(partial(bisect_left, cuts), inside))
+    if len(cuts) in places:  # the first range goes round
+        places.remove(len(cuts))
+        places.add(0)
+    places.update(place for token in merged for place in _both_sides(cuts, token))
+    return sorted(places)
 
 
 def _both_sides(ends: Sequence[Token], token: Token) -> tuple[int, int]:

@@ -33,7 +33,17 @@ from ringlog.kernel.outcome import EntryContext, Rejected
 from ringlog.kernel.ownership.deltas import apply_deltas, reordered
 from ringlog.kernel.ownership.placements import merge, split
 from ringlog.kernel.settings import setting
-from ringlog.kernel.state import ClusterState, Deltas, Generation, Node, Operation, Placement, Plan, StageMark, advance
+from ringlog.kernel.state import (
+    ClusterState,
+    Deltas,
+    Node,
+    Operation,
+    Placement,
+    Plan,
+    StageMark,
+    advance,
+    generation_of,
+)
 from ringlog.kernel.swift import replaced
 from ringlog.kernel.tablets.track import is_draining, must_wait
 from ringlog.kernel.values import NodeId, StreamReport, Witness
@@ -100,12 +110,8 @@ def _not_its_turn(state: ClusterState, operation: Operation) -> Rejected | None:
     return Rejected("waits_its_turn", f"operation: {operation.id} waits for one of {names}: at most {most} at once")
 
 
-def _generation_of(state: ClusterState, operation: Operation) -> Generation | None:
-    return next((found for found in state.generations if found.id == operation.generation), None)
-
-
 def _not_committed(state: ClusterState, operation: Operation) -> Rejected | None:
-    generation = _generation_of(state, operation)
+    generation = generation_of(state, operation.generation)
     if generation is None:
         made = operation.generation or "none yet"
         return Rejected(
@@ -118,7 +124,7 @@ def _not_committed(state: ClusterState, operation: Operation) -> Rejected | None
 
 
 def _not_published(state: ClusterState, operation: Operation) -> Rejected | None:
-    generation = _generation_of(state, operation)
+    generation = generation_of(state, operation.generation)
     if generation is None or generation.published is None:
         return Rejected("generation_not_published", f"operation: generation {operation.generation} is not published")
     return None
@@ -216,10 +222,12 @@ def moved(operation: Operation, stage: str, context: EntryContext) -> Operation:
 def record(state: ClusterState, operation: Operation) -> Map[str, Operation]:
     """The operations with this one; the oldest ended ones go when more are remembered than ``operations_kept_max``."""
     operations = state.operations.set(operation.id, operation)
-    ended = sorted((other.stage_epoch, other.id) for other in operations.values() if is_ended(other))
-    surplus = max(0, len(ended) - setting(state, "operations_kept_max"))
-    for _, forgotten in ended[:surplus]:
-        operations = operations.delete(forgotten)
+    going_on = sum([other.id != operation.id for other in in_flight(state)]) + (not is_ended(operation))
+    surplus = len(operations) - going_on - setting(state, "operations_kept_max")
+    if surplus > 0:
+        ended = sorted([(other.stage_epoch, other.id) for other in operations.values() if is_ended(other)])
+        for _, forgotten in ended[:surplus]:
+            operations = operations.delete(forgotten)
     assert operation.id in operations, "the newest is forgotten last"
     return operations
 

@@ -24,7 +24,7 @@ def target_owners(state: ClusterState) -> Map[Token, NodeId]:
 
 def target_tokens(state: ClusterState) -> list[Token]:
     """The tokens of ``target_owners``, in ascending order."""
-    tokens, owners = in_order_of(state.token_owners)
+    tokens, owners, _ = in_order_of(state.token_owners)
     coming = {token for one in in_flight(state) if kind_of(one).makes_generation for token in one.tokens}
     return merged(tokens, coming.difference(owners))
 

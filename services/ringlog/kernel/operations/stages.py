@@ -22,7 +22,13 @@ Epochs of one operation's stages ascend.
 
 from __future__ import annotations
 
+from typing import Final
+
+from immutables import Map
+
+from ringlog.kernel.remembered import Remembered
 from ringlog.kernel.state import ClusterState, Operation
+from ringlog.kernel.values import OperationId
 
 REQUESTED = "requested"
 PREPARED = "prepared"
@@ -52,6 +58,10 @@ POINT_OF_NO_RETURN = WRITE_BOTH_READ_NEW
 """From this stage on a new owner may have been read: forward only."""
 
 
+_flying: Final = Remembered[Map[OperationId, Operation], tuple[Operation, ...]](4)
+"""Of the operations of a state, a hundred of which have ended: each rule asks who is in flight."""
+
+
 def is_ended(operation: Operation) -> bool:
     """True once it is finished or cancelled: it holds no locks and changes nothing any more."""
     return operation.stage in (FINISHED, CANCELLED)
@@ -64,5 +74,9 @@ def has_reached(operation: Operation, stage: str) -> bool:
 
 def in_flight(state: ClusterState) -> tuple[Operation, ...]:
     """The operations that are not ended, in the order of their admission."""
-    operations = (operation for operation in state.operations.values() if not is_ended(operation))
-    return tuple(sorted(operations, key=lambda operation: (operation.marks[0].epoch, operation.id)))
+    known = _flying.get(state.operations)
+    if known is None:
+        found = [operation for operation in state.operations.values() if not is_ended(operation)]
+        found.sort(key=lambda operation: (operation.marks[0].epoch, operation.id))
+        known = _flying.put(state.operations, tuple(found))
+    return known

@@ -12,10 +12,10 @@ put into its own by its distance alone: nothing is walked.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import groupby, repeat
+from itertools import groupby
 from operator import attrgetter, itemgetter, lt
 from typing import Final
 
@@ -35,20 +35,25 @@ _LAP = 2**64
 Nodes = tuple[NodeId, ...]
 _by_end: Final = itemgetter(1)
 _setting_of, _range_of, _node_of = attrgetter("replication"), attrgetter("start", "end"), attrgetter("node")
+_read_of, _write_of, _changed_of = attrgetter("read"), attrgetter("write"), attrgetter("changed")
 
 
 # ------------------------------------------------------------------------------------------- changes by range
 
 
+_PLACED_MAX: Final = 16
+_placed: Final = Remembered[tuple[Token, ...], tuple[tuple[list[Range], list[int]], ...]](2)
+"""Of ends: lists of ranges, with their places among them; at most ``_PLACED_MAX``."""
+
+
 class _Column:
     """The changes of one list under one setting: its ranges by end, and of each the nodes that enter or leave."""
 
-    __slots__ = ("_placed", "nodes", "ranges")
+    __slots__ = ("nodes", "ranges")
 
     def __init__(self, ranges: list[Range], nodes: Sequence[Nodes]) -> None:
         self.ranges = ranges
         self.nodes = nodes
-        self._placed: tuple[tuple[Token, ...], list[int]] | None = None
 
     def over(self, ranges: list[Range]) -> Sequence[Nodes]:
         """What it says of each of these."""
@@ -58,16 +63,20 @@ class _Column:
         return [known.get(range_, ()) for range_ in ranges]
 
     def places(self, ends: tuple[Token, ...]) -> list[int]:
-        """Where its ranges are among those with these ends, which are the same in each stage of an operation."""
-        placed = self._placed
-        if placed is None or placed[0] is not ends:
-            found, index = [], 0
-            for _, end in self.ranges:
-                index = bisect_left(ends, end, index)
-                found.append(index)
-            assert not found or index < len(ends), "a change names a range that exists"
-            self._placed = placed = ends, found
-        return placed[1]
+        """Where its ranges are among those with these ends, which are the same in each stage of an operation, and for
+        all settings; those that have a part in common change the same ranges.
+        """
+        known = _placed.get(ends) or ()
+        for ranges, places in known:
+            if ranges is self.ranges or ranges == self.ranges:
+                return places
+        found, index = [], 0
+        for _, end in self.ranges:
+            index = bisect_left(ends, end, index)
+            found.append(index)
+        assert not found or index < len(ends), "a change names a range that exists"
+        _placed.put(ends, (*known[1 - _PLACED_MAX :], (self.ranges, found)))
+        return found
 
 
 _columns: Final = Remembered[tuple[Change, ...], Mapping[str, _Column]](6)
@@ -243,29 +252,54 @@ def _apply(
         everywhere = sorted({range_ for column in given for range_ in column.ranges}, key=_by_end)
         whole = _Column(everywhere, ())
     ends, places = placement.ends, whole.places(placement.ends)
-    spread = [repeat(()) if column is None else column.over(whole.ranges) for column in columns]
-    changed = []
-    for group, (start, end), enter_read, leave_read, enter_write, leave_write in zip(
-        picked(placement.ranges, places), whole.ranges, *spread, strict=False
-    ):
-        read, write = group.read, group.write
-        assert group.end == end, "a change names a range that exists"
-        assert group.start == start, "a change names a range that exists"
-        assert group.changed <= epoch, "no range has changed with an entry that is still to come"
-        if leave_write:
-            assert not enter_write or {*enter_write}.isdisjoint(leave_write), "nobody enters and leaves with one step"
-            write = _without(write, leave_write)
-        for node in enter_write:
-            write = order.with_one(end, write, newcomers[node])
-        if leave_read:
-            read = _without(read, leave_read)
-        for node in enter_read:
-            read = _among(read, write, newcomers[node])
-        for member in read if leave_write else ():
-            assert member.node not in leave_write, "readers are writers"
-        changed.append(_new_group(start, end, read, write, epoch))
-    assert len(changed) == len(places), "each range is changed once"
+    enter_read, leave_read, enter_write, leave_write = (
+        None if column is None else column.over(whole.ranges) for column in columns
+    )
+    groups = picked(placement.ranges, places)
+    assert list(map(_range_of, groups)) == whole.ranges, "a change names a range that exists"
+    assert max(map(_changed_of, groups)) <= epoch, "no range has changed with an entry that is still to come"
+    reads, writes = list(map(_read_of, groups)), list(map(_write_of, groups))
+    if leave_write is not None:
+        if enter_write is not None:
+            assert all(map(_are_apart, enter_write, leave_write)), "nobody enters and leaves with one step"
+        writes = _all_without(writes, leave_write)
+    if enter_write is not None:
+        for at, ((_, end), nodes) in enumerate(zip(whole.ranges, enter_write, strict=True)):
+            for node in nodes:
+                writes[at] = order.with_one(end, writes[at], newcomers[node])
+    if leave_read is not None:
+        reads = _all_without(reads, leave_read)
+    if enter_read is not None:
+        for at, nodes in enumerate(enter_read):
+            for node in nodes:
+                reads[at] = _among(reads[at], writes[at], newcomers[node])
+    if leave_write is not None:
+        for read, nodes in zip(reads, leave_write, strict=True):
+            for member in read:
+                assert member.node not in nodes, "readers are writers"
+    changed = [
+        _new_group(start, end, read, write, epoch)
+        for (start, end), read, write in zip(whole.ranges, reads, writes, strict=True)
+    ]
     return Placement(placement.key, with_items(placement.ranges, places, changed), ends)
+
+
+def _are_apart(some: Nodes, others: Nodes) -> bool:
+    return not some or not others or {*some}.isdisjoint(others)
+
+
+def _all_without(groups: Iterable[tuple[Replica, ...]], removed: Iterable[Nodes]) -> list[tuple[Replica, ...]]:
+    """The groups, each without those of its range. What is one group in neighbouring ranges stays one."""
+    found: list[tuple[Replica, ...]] = []
+    last: tuple[Replica, ...] = ()
+    gone: Nodes = ()
+    left: tuple[Replica, ...] = ()
+    for group, nodes in zip(groups, removed, strict=True):
+        if group is not last or nodes != gone:
+            last, gone = group, nodes
+            left = _without(group, nodes) if nodes else group
+        found.append(left)
+    return found
 
 
 def _among(read: tuple[Replica, ...], write: tuple[Replica, ...], replica: Replica) -> tuple[Replica, ...]:

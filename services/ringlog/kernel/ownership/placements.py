@@ -76,7 +76,7 @@ def new_placement(
     ranges = canonical(replication, owners, nodes, epoch)
     assert bool(ranges) == bool(owners), "tokens cut the ring, and nothing else does"
     ends = tuple(group.end for group in ranges)
-    tokens, _ = in_order_of(owners)
+    tokens = in_order_of(owners)[0]
     return Placement(replication_key(replication), ranges, tokens if ends == tokens else ends)
 
 

@@ -17,7 +17,16 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from ringlog.kernel.ownership.strategies import ENTIRE, ENTIRE_END, NETWORK, Ring, filling, natural
+from ringlog.kernel.ownership.strategies import (
+    ENTIRE,
+    ENTIRE_END,
+    NETWORK,
+    Ring,
+    filling,
+    first_met,
+    is_first_met,
+    natural,
+)
 from ringlog.kernel.ownership.token_maps import merged
 from ringlog.kernel.ring.ranges import Range, index_at
 from ringlog.kernel.values import NodeId, Replication, Token
@@ -50,10 +59,7 @@ def shifts(
     found: dict[Replication, list[Shift]] = {}
     for nested in _nested(parts, (before, after)):
         widest = nested[0]
-        walked = [
-            (end, natural(widest, before, end), natural(widest, after, end))
-            for end in affected_ends(widest, (before, after), cuts, own, changed)
-        ]
+        walked = _walked(widest, (before, after), cuts, own, changed)
         for part in nested:
             most = None if part is widest else part.factor
             found[part] = _shifted(part, [(end, old[:most], new[:most]) for end, old, new in walked], cuts, own)
@@ -84,13 +90,42 @@ def _nested(parts: Iterable[Replication], rings: Iterable[Ring]) -> list[list[Re
     """
     alike, single = [], []
     for part in parts:
-        local = part.datacenters[0] if part.strategy == NETWORK else None
-        if local is None or local.racks or any(local.factor > len(ring.racks(local.datacenter)) for ring in rings):
-            single.append([part])
-        else:
+        if part.strategy == NETWORK and all(is_first_met(part, ring) for ring in rings):
             alike.append(part)
+        else:
+            single.append([part])
     assert len({part.datacenters[0].datacenter for part in alike}) <= 1, "parts are of one datacenter"
     return [*([sorted(alike, key=lambda part: -part.factor)] if alike else []), *single]
+
+
+def _walked(
+    part: Replication,
+    rings: tuple[Ring, Ring],
+    cuts: Sequence[Token],
+    own: Mapping[Token, bool],
+    changed: Iterable[Token],
+) -> list[tuple[Token, tuple[NodeId, ...], tuple[NodeId, ...]]]:
+    """The ends of the part's own ranges whose walk, in one of ``rings``, meets a changed token before it is full; each
+    with the replicas before and after.
+    """
+    before, after = rings
+    if part.strategy == ENTIRE:
+        return [(ENTIRE_END, natural(part, before, ENTIRE_END), natural(part, after, ENTIRE_END))] if cuts else []
+    walked: dict[Token, tuple[tuple[NodeId, ...], tuple[NodeId, ...]]] = {}
+    quickly = all(is_first_met(part, ring) for ring in rings)
+    for ring in rings:
+        for token in changed:
+            if token not in ring.owners:
+                continue
+            ends = list(_reaching(part, ring, cuts, token))
+            if quickly:
+                groups = zip(*[first_met(part, one, token, ends) for one in rings], strict=True)
+                walked.update((end, group) for end, group in zip(ends, groups, strict=True) if own[end])
+            else:
+                walked.update(
+                    (end, (natural(part, before, end), natural(part, after, end))) for end in ends if own[end]
+                )
+    return [(end, old, new) for end, (old, new) in walked.items()]
 
 
 def _shifted(
@@ -113,27 +148,6 @@ def _shifted(
             if own[start]:
                 break
     return [shift for _, shift in sorted(found.items())]
-
-
-def affected_ends(
-    replication: Replication,
-    rings: Iterable[Ring],
-    cuts: Sequence[Token],
-    own: Mapping[Token, bool],
-    changed: Iterable[Token],
-) -> set[Token]:
-    """The range ends, of the ascending ``cuts`` those that are ``own``, whose walk in one of ``rings`` meets a changed
-    token before it is full.
-    """
-    if replication.strategy == ENTIRE:
-        return {ENTIRE_END} if cuts else set()
-    ends: set[Token] = set()
-    tokens = tuple(changed)
-    for ring in rings:
-        for token in tokens:
-            if token in ring.owners:
-                ends.update(end for end in _reaching(replication, ring, cuts, token) if own[end])
-    return ends
 
 
 def _reaching(replication: Replication, ring: Ring, cuts: Sequence[Token], token: Token) -> Iterator[Token]:

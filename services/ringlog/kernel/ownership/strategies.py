@@ -16,7 +16,7 @@ Source: Cassandra's SimpleStrategy, NetworkTopologyStrategy, EntireStrategy; Scy
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -52,10 +52,13 @@ Limits = tuple[int, int, frozenset[str]]
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """Tokens in ascending order, their owners, and the directory: what a layout is computed from."""
+    """Tokens in ascending order, their owners, how many tokens each of those has, and the directory: what a layout is
+    computed from.
+    """
 
     tokens: Sequence[Token]
     owners: Mapping[Token, NodeId]
+    counts: Mapping[NodeId, int]
     nodes: Mapping[NodeId, Node]
     known_places: dict[NodeId, tuple[str, str]] = field(default_factory=dict, repr=False, compare=False)
     """Datacenter and rack of those that were asked for."""
@@ -67,7 +70,7 @@ class Ring:
     def racks(self, datacenter: str) -> Mapping[str, int]:
         """How many owners each rack of a datacenter has; found when somebody asks."""
         if not self._known:
-            self._known.update({"": {}, **census_of(set(self.owners.values()), self.nodes)})
+            self._known.update({"": {}, **census_of(self.counts, self.nodes)})
         return self._known.get(datacenter, {})
 
     def limits(self, replication: Replication) -> Mapping[str, Limits]:
@@ -80,8 +83,8 @@ class Ring:
 
     def changed(self, gone: Iterable[Token], come: Mapping[Token, NodeId]) -> Ring:
         """The ring without the tokens that are ``gone``, and with those that ``come`` or get another owner."""
-        tokens, owners = with_tokens(self.tokens, self.owners, gone, come)
-        return Ring(tokens, owners, self.nodes, self.known_places)
+        after = with_tokens(self.tokens, self.owners, self.counts, gone, come)
+        return Ring(*after, self.nodes, self.known_places)
 
     def place(self, node: NodeId) -> tuple[str, str]:
         """Datacenter and rack of a node: a few are asked for again and again."""
@@ -94,9 +97,9 @@ class Ring:
 
 def ring_of(owners: Mapping[Token, NodeId], nodes: Mapping[NodeId, Node]) -> Ring:
     """The ring of a token map; ``nodes`` holds every owner."""
-    tokens, owners = in_order_of(owners)
-    assert all(map(nodes.__contains__, set(owners.values()))), "only registered nodes own tokens"
-    return Ring(tokens, owners, nodes)
+    tokens, owners, counts = in_order_of(owners)
+    assert all(map(nodes.__contains__, counts)), "only registered nodes own tokens"
+    return Ring(tokens, owners, counts, nodes)
 
 
 def census_of(members: Iterable[NodeId], nodes: Mapping[NodeId, Node]) -> Census:
@@ -190,6 +193,42 @@ def natural(replication: Replication, ring: Ring, end: Token) -> tuple[NodeId, .
             if group.full:
                 break
     return tuple(replicas)
+
+
+def first_met(replication: Replication, ring: Ring, end: Token, ends: Iterable[Token]) -> Iterator[tuple[NodeId, ...]]:
+    """``natural`` of each of ``ends``, which lie counter-clockwise of ``end``, none left out at which the ring has a
+    token. Only of a setting whose groups are the nodes that a walk meets first, one of each rack if it is of a
+    datacenter (``is_first_met``): who is met at the end itself goes to the front, and the rest is as one token ahead.
+    """
+    by_rack = replication.strategy == NETWORK
+    here = replication.datacenters[0].datacenter if by_rack else ""
+    place, owners, most = ring.place, ring.owners, replication.factor
+    group = list(natural(replication, ring, end))
+    slots = [place(node)[1] if by_rack else node for node in group]
+    found = tuple(group)
+    for token in ends:
+        node = owners.get(token)
+        if node is not None:
+            datacenter, rack = place(node) if by_rack else ("", node)
+            if datacenter == here and (not group or group[0] != node):
+                if rack in slots:
+                    at = slots.index(rack)
+                    del slots[at], group[at]
+                slots.insert(0, rack)
+                group.insert(0, node)
+                del slots[most:], group[most:]
+                found = tuple(group)
+        yield found
+
+
+def is_first_met(replication: Replication, ring: Ring) -> bool:
+    """True if a group is the nodes that a walk meets first, as many as the factor says; in one datacenter, one of each
+    rack.
+    """
+    if replication.strategy != NETWORK:
+        return replication.strategy == SIMPLE
+    local, *others = replication.datacenters
+    return not others and not local.racks and local.factor <= len(ring.racks(local.datacenter))
 
 
 class _Distinct:

@@ -8,6 +8,7 @@ made of the last few maps is remembered.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
@@ -16,8 +17,8 @@ from immutables import Map
 from ringlog.kernel.remembered import Remembered
 from ringlog.kernel.values import NodeId, Token
 
-Ordered = tuple[tuple[Token, ...], Mapping[Token, NodeId]]
-"""The tokens in ascending order, and their owners."""
+Ordered = tuple[tuple[Token, ...], Mapping[Token, NodeId], Mapping[NodeId, int]]
+"""The tokens in ascending order, their owners, and how many each of those has."""
 
 KNOWN_MAX: Final = 4
 
@@ -25,11 +26,11 @@ _known: Final = Remembered[Map[Token, NodeId], Ordered](KNOWN_MAX)
 
 
 def in_order_of(owners: Mapping[Token, NodeId]) -> Ordered:
-    """The tokens of a map and their owners; nobody changes them."""
+    """What a map of tokens says; nobody changes it."""
     if isinstance(owners, Map) and (found := _known.get(owners)) is not None:
         return found
     plain = dict(owners.items())
-    made = tuple(sorted(plain)), plain
+    made = tuple(sorted(plain)), plain, Counter(plain.values())
     return _known.put(owners, made) if isinstance(owners, Map) else made
 
 
@@ -53,16 +54,28 @@ def merged(tokens: Iterable[Token], others: Iterable[Token]) -> list[Token]:
 
 
 def with_tokens(
-    tokens: Sequence[Token], owners: Mapping[Token, NodeId], gone: Iterable[Token], come: Mapping[Token, NodeId]
+    tokens: Sequence[Token],
+    owners: Mapping[Token, NodeId],
+    counts: Mapping[NodeId, int],
+    gone: Iterable[Token],
+    come: Mapping[Token, NodeId],
 ) -> Ordered:
     """What ``changed_map`` says, of what is in order: copies, nothing is sorted."""
-    after, held = list(tokens), dict(owners)
+    after, held, counted = list(tokens), dict(owners), dict(counts)
+    left = []
     for token in gone:
-        del held[token]
+        left.append(held.pop(token))
         del after[bisect_left(after, token)]
     for token, owner in come.items():
         if token not in held:
             insort(after, token)
+        else:
+            left.append(held[token])
         held[token] = owner
+        counted[owner] = counted.get(owner, 0) + 1
+    for owner in left:
+        counted[owner] -= 1
+        if not counted[owner]:
+            del counted[owner]
     assert len(after) == len(held), "every token has one owner"
-    return tuple(after), held
+    return tuple(after), held, counted
