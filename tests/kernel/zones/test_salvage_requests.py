@@ -16,8 +16,10 @@ from ringlog.client.plans import (
 )
 from ringlog.kernel.commands.nodes import DeclareUp
 from ringlog.kernel.state import ClusterState
+from ringlog.kernel.values import Witness
 from ringlog.node import registers
 from ringlog.node.registers import Behind, RegisterReplica
+from ringlog.protocol.tablet_steps import tablet_steps
 from ringlog.wire.cells import RegisterCell, key_of
 from tests.kernel.zones.placed import TABLE, alive, of_coordinator, with_data
 from tests.kernel.zones.scenes import done, down, ids, partition, reset, shown, tried
@@ -141,11 +143,37 @@ def test_only_the_survivor_is_written_when_all_who_are_alive_know_that_only_he_i
     assert state.tablets[TABLE].tablet(0).transition.stage == "salvaged"  # type: ignore[union-attr]
     for silent in others:
         assert on(state, (silent,)) is state, "each is waited for"
-        assert on(done(state, *down(chr(int(silent[:8], 16) + 64))), (silent,)).tablets is not state.tablets
+        assert on(done(state, *down(_letter(silent))), (silent,)).tablets is not state.tablets
     assert [(len(need.members), need.count) for need in planned(state).needs] == [(7, 4), (1, 1)]
     state = on(state)
     assert state.tablets[TABLE].tablet(0).transition.stage == "end_salvage"  # type: ignore[union-attr]
     assert [(need.members, need.count) for need in planned(state).needs] == [((survivor,), 1)]
+
+
+def test_who_is_declared_down_when_the_survivor_is_read_counts_where_nobody_admits_a_loss() -> None:
+    """Four of seven could still answer for who knows of no reset, though two of them were declared down; unless they
+    have left for good, or somebody admits the loss.
+    """
+    _, state, survivor, others = salvaging()
+    state = on(state)
+    for admits in (False, True):
+        lossy = _salvaging_lossy() if admits else state
+        silent = tuple(node for node in alive(lossy) if node != survivor)[:2]
+        dead = done(lossy, *down("".join(map(_letter, silent))))
+        assert (on(dead, silent).tablets is not dead.tablets) == admits
+        witnesses = [Witness(node, dead.epoch, dead.epoch) for node in (*alive(dead), *silent)]
+        (step,) = tablet_steps(dead, witnesses, [])
+        assert tried(dead, step)[1] == "", "who has said so, and is declared down then, counts"
+
+
+def _salvaging_lossy() -> ClusterState:
+    before, *_ = salvaging()
+    names = {_letter(node): 1 for node in alive(before)}
+    return on(done(before, reset(before, names, admits_loss=True)))
+
+
+def _letter(node: str) -> str:
+    return chr(int(node[:8], 16) + 64)
 
 
 def test_who_is_up_again_while_the_survivor_fetches_is_not_left_out_and_what_is_here_is_not_fetched_again() -> None:

@@ -11,7 +11,8 @@ A leaving or pending replica that is dead is no witness, as long as its part of 
 left for good is none at all (decision 75). A dead pending one that must acknowledge keeps the tablet where it is, until
 it is turned back. A salvage has lost a majority of prev. It waits for its survivor; the sources of what he reports
 have adopted the stage, and who has not been read is declared down, and his writes are what somebody admitted to lose.
-Before prev is written no more (``salvaged``), all of it who are alive know that only the survivor is read.
+Before prev is written no more (``salvaged``), all of it who are alive know that only the survivor is read, and, unless
+somebody has admitted a loss, a majority of it does, whoever is declared down by then: who is, and lives, still answers.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from ringlog.kernel.tablets.groups import is_dead, streams_of
 from ringlog.kernel.tablets.map import Tablet, TabletMap, Transition
 from ringlog.kernel.tablets.stages import (
     ALLOW,
+    KINDS,
     REBUILD_REPAIR,
     SALVAGED,
     STAGES,
@@ -64,8 +66,12 @@ def gate(tablets: TabletMap, tablet: Tablet, nodes: Mapping[NodeId, Node], anywh
 
 def _gate_of_salvage(tablets: TabletMap, tablet: Tablet, transition: Transition, nodes: Mapping[NodeId, Node]) -> Gate:
     where = (f"{tablets.table}/{tablet.index}", tablet.start, tablet.end)
-    known = _living(nodes_of(tablet.replicas), nodes) if transition.stage == SALVAGED else ()
-    needs = [GateNeed(*where, "old", nodes[node].datacenter, (node,), 1) for node in known]
+    old, needs = nodes_of(tablet.replicas), list[GateNeed]()
+    if transition.stage == SALVAGED:
+        needs = [GateNeed(*where, "old", nodes[node].datacenter, (node,), 1) for node in _living(old, nodes)]
+        if not KINDS[transition.kind].admits_loss:
+            gone = tuple([node for node in old if nodes[node].state == "left"])
+            needs += needs_of(nodes, where, "old", old, frozenset(gone), gone, as_one=True)
     return Gate(where[0], transition.stage, transition.stage_epoch, nodes_of(transition.next), tuple(needs))
 
 

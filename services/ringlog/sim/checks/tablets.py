@@ -285,9 +285,14 @@ class TabletModel:
 
     def _lacking(self, name: str, life: TabletLife, state: ClusterState, seen: set[str]) -> Iterator[str]:
         """Who had to have acknowledged: a majority of both sets, in each datacenter if the keyspace names some, of the
-        dead as far as they may; or the survivor of a salvage, and when he is read all of the others who are alive.
+        dead as far as they may; or the survivor of a salvage, and when he is read all of the others who are alive, and
+        a majority of them if nobody has admitted a loss.
         """
         if "salvage" in life.kind:
+            here = [node for node, _ in life.old if state.nodes[node].state != "left"]
+            if (life.kind, life.stage) == ("salvage", "salvaged"):
+                if len(seen.intersection(here)) < min(len(life.old) // 2 + 1, len(here)):
+                    yield f"a majority of {here}"
             others = [node for node, _ in life.old if not _dead(state, node)] if life.stage == "salvaged" else []
             yield from (node for node in [*(node for node, _ in life.new), *others] if node not in seen)
             return
