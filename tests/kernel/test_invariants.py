@@ -235,6 +235,8 @@ def _zone_partition(state: ClusterState, **changes: Any) -> ClusterState:
     return replace(state, zone_partitions=state.zone_partitions.set("z/0", changed))
 
 
+_ELSEWHERE = ZoneStep((NODES[2],))
+
 PLANTED: dict[str, Planted] = {
     "identity": ("quiet", lambda s: replace(s, state_id=uuid(7, space=7))),
     "history": ("quiet", lambda s: replace(s, history=replace(s.history, tail=s.history.tail[:-1]))),
@@ -315,7 +317,7 @@ PLANTED: dict[str, Planted] = {
     "zone_roles": ("zoned", lambda s: _zone_partition(s, stable=ZoneStep((NODES[0],), forced=True))),
     "zone_revisions": ("zoned", lambda s: _zone_partition(s, change=s.epoch + 1)),
     "zone_keyspaces": ("placed", lambda s: replace(s, zones=s.zones.set("z", replace(s.zones["z"], partitions=9)))),
-    "zone_tablets": ("placed", lambda s: _zone_partition(s, reached=ZoneStep((NODES[2],)))),
+    "zone_tablets": ("placed", lambda s: _zone_partition(s, stable=_ELSEWHERE, reached=_ELSEWHERE)),
     "service": ("quiet", lambda s: replace(s, service=Map({JOINING: ServiceMember(JOINING, "member", 3)}))),
     "service_goal": ("quiet", lambda s: replace(s, service_goal=ServiceGoal(3, automatic=True))),
     "recoveries": ("quiet", lambda s: replace(s, recoveries=Map({"3": Recovery(3, 0, "", "", (), None, "")}))),

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from ringlog.kernel.commands.cluster import InitializeCluster, Noop
 from ringlog.kernel.commands.snapshots import REMEMBERED_MAX, TakeSnapshot
@@ -15,10 +16,11 @@ from ringlog.kernel.decoding import decode_parts
 from ringlog.kernel.encoding import digest
 from ringlog.kernel.state import ClusterState
 from ringlog.log.agreement import Agreement
+from ringlog.log.beginning import SnapshotTopic
 from ringlog.log.errors import ReplicaHalted
 from ringlog.log.replay import catch_up
 from ringlog.log.replica import LogReplica
-from tests.log.test_snapshots import Cluster
+from tests.log.test_snapshots import Cluster, confirmation
 
 LONG_S = 20.0
 
@@ -30,7 +32,7 @@ class Reader:
         self.evidence = folder / "disputed.state"
         self.replica = LogReplica(cluster.log).start()
         catch_up(self.replica)
-        self.agreement = Agreement(self.replica, lambda _: self.evidence)
+        self.agreement = Agreement(self.replica, lambda _: self.evidence, lambda: SnapshotTopic(cluster.records))
         self.wrong = self.replica.state
 
         def follow(before: ClusterState, after: ClusterState, *more: object) -> None:
@@ -49,11 +51,18 @@ def cluster() -> Cluster:
     return made
 
 
-def confirm(cluster: Cluster, digested: str = "") -> None:
-    """The last mark, by two that have the log's state."""
+def confirm(cluster: Cluster) -> None:
+    """The last mark, by two that have the log's state: first in the topic, then in the log."""
     start = cluster.taken[-1]
-    said = start.state.epoch, start.state.state_id, start.position, digested or digest(start.state)
-    cluster.apply(ConfirmSnapshot(*said, ("keeper", "publisher")))
+    topic = SnapshotTopic(cluster.records)
+    head = topic.store(start, cluster.log.identity(), "keeper", 0, f"s{start.state.epoch}")
+    topic.confirm(confirmation(head, "publisher"))
+    cluster.apply(said(cluster, head.digest))
+
+
+def said(cluster: Cluster, digested: str) -> ConfirmSnapshot:
+    start = cluster.taken[-1]
+    return ConfirmSnapshot(start.state.epoch, start.state.state_id, start.position, digested, ("keeper", "publisher"))
 
 
 def test_one_against_two_is_quarantined_and_keeps_its_evidence(cluster: Cluster, tmp_path: Path) -> None:
@@ -113,4 +122,28 @@ def test_marks_that_nobody_confirms_are_not_kept_for_ever(cluster: Cluster, tmp_
     reader.replica.read_barrier(LONG_S)
     assert len(reader.agreement._marks) == REMEMBERED_MAX
     assert reader.replica.halted is None
+    reader.replica.stop()
+
+
+@pytest.mark.parametrize("stored", ["nothing", "by one alone", "of another state"])
+def test_a_digest_that_somebody_only_claims_in_the_log_halts_nobody(
+    cluster: Cluster, tmp_path: Path, stored: str
+) -> None:
+    """Whoever may send requests may send this one: nobody has a snapshot with that digest, or nobody confirms it."""
+    reader = Reader(cluster, tmp_path, stored == "by one alone")
+    cluster.apply(TakeSnapshot())
+    topic = SnapshotTopic(cluster.records)
+    digested = "0" * 64
+    if stored != "nothing":
+        head = topic.store(cluster.taken[-1], cluster.log.identity(), "keeper", 0, "s")
+        if stored == "by one alone":
+            digested = head.digest
+        else:
+            topic.confirm(confirmation(head, "publisher"))
+    with capture_logs() as lines:
+        cluster.apply(said(cluster, digested))
+        assert reader.replica.read_barrier(LONG_S).epoch == cluster.state.epoch
+        reader.agreement.join(LONG_S)
+    assert reader.replica.halted is None
+    assert [line["event"] for line in lines if line["log_level"] == "error"] == ["digest_unfounded"]
     reader.replica.stop()

@@ -1,14 +1,17 @@
 """Does this process have the state that the others have? Each snapshot is asked, and who stands alone is quarantined.
 
 Two readers put the digest of a snapshot's state into the log (``ConfirmSnapshot``). Each process that folded the epoch
-itself has that state at hand, compares in a thread of its own, and if its digest is another one, it has folded wrongly:
-one against two. Then its replica halts (``state_disputed``): it serves, acknowledges, proposes and stores nothing any
-more, and says so as every halted process does. An agent that has halted stays down; what is started again begins with
-what the others have. The state that was wrong is kept as evidence, part by part, for who looks for the defect.
+itself has that state at hand, compares in a thread of its own, and if its digest is another one, it looks whether the
+topic of snapshots, which only agents may write, has that snapshot, with the word of another one who confirms it: the
+log's word alone is anybody's. If so it has folded wrongly, one against two. Then its replica halts
+(``state_disputed``): it serves, acknowledges, proposes and stores nothing any more, and says so as every halted process
+does. An agent that has halted stays down; what is started again begins with what the others have. The state that was
+wrong is kept as evidence, part by part, for who looks for the defect.
 
-Invariants: nothing is compared that this process did not fold itself; the evidence is on the disk before the replica
-halts, and the first one stays until somebody takes it away; states that wait are at most the marks that the state
-remembers, and share what they have in common. Source: CEP-21; decision 106.
+Invariants: nothing is compared that this process did not fold itself; nobody halts by a digest that no process which is
+started now would begin with; the evidence is on the disk before the replica halts, and the first one stays until
+somebody takes it away; states that wait are at most the marks that the state remembers, and share what they have in
+common. Source: CEP-21; decision 106.
 """
 
 from __future__ import annotations
@@ -25,7 +28,8 @@ from ringlog.kernel.encoding import digest, encoded_parts
 from ringlog.kernel.outcome import Entry, Outcome, UnreadableEntry
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Epoch
-from ringlog.log.errors import StateDisputed
+from ringlog.log.beginning import SnapshotTopic
+from ringlog.log.errors import LogError, StateDisputed
 from ringlog.log.replica import LogReplica
 from ringlog.private import write_private
 from ringlog.runtime.logs import get_logger
@@ -36,10 +40,15 @@ log = get_logger(__name__)
 
 
 class Agreement:
-    """Compares the states that ``replica`` folds. ``evidence``: the file for a state that is not the others'."""
+    """Compares the states that ``replica`` folds. ``evidence``: the file for a state that is not the others'.
+    ``snapshots``: opens the cluster's snapshots.
+    """
 
-    def __init__(self, replica: LogReplica, evidence: Callable[[ClusterState], Path]) -> None:
+    def __init__(
+        self, replica: LogReplica, evidence: Callable[[ClusterState], Path], snapshots: Callable[[], SnapshotTopic]
+    ) -> None:
         self._replica = replica
+        self._snapshots = snapshots
         self._evidence = evidence
         self._marks: dict[Epoch, ClusterState] = {}
         self._due: list[tuple[ClusterState, str]] = []
@@ -78,8 +87,29 @@ class Agreement:
                     self._thread = None
                     return
                 state, confirmed = self._due.pop(0)
-            if (own := digest(state)) != confirmed:
+            if (own := digest(state)) == confirmed:
+                continue
+            if why := self._unfounded(state, confirmed):
+                log.error("digest_unfounded", epoch=state.epoch, own=own, confirmed=confirmed, why=why)
+            else:
                 self._quarantine(state, own, confirmed)
+
+    def _unfounded(self, state: ClusterState, confirmed: str) -> str:
+        """Why that digest is a word of the log alone; empty if it is not. Reads the snapshot, as who begins does."""
+        try:
+            snapshots = self._snapshots()
+            try:
+                for one in snapshots.newest():
+                    if one.head.epoch == state.epoch and not one.code and one.head.digest == confirmed:
+                        snapshots.state(one.head)
+                        return ""
+                    if one.head.epoch < state.epoch:
+                        break
+            finally:
+                snapshots.close()
+        except LogError as error:
+            return f"{error.code}: {error.message}"
+        return "no snapshot that two agents have has it"
 
     def _quarantine(self, state: ClusterState, own: str, confirmed: str) -> None:
         path = self._evidence(state)

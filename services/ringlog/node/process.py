@@ -25,7 +25,7 @@ from ringlog.log.agreement import EVIDENCE, Agreement
 from ringlog.log.driver import LogDriver
 from ringlog.log.errors import LogError, TopicMissing, WaitTimedOut
 from ringlog.log.kafka import KafkaLog
-from ringlog.log.opening import beginning_of
+from ringlog.log.opening import beginning_of, open_snapshots
 from ringlog.log.topics import ACKS
 from ringlog.log.watch import Lost, TopicWatch
 from ringlog.node.acks import Acks
@@ -116,7 +116,9 @@ class NodeProcess:
         self._data = DataSide(self._folder, options, self._holder, clock, client.replica, lambda: self._copy.entries)
         self._acks = Acks(bootstrap, cluster, self._keep, self._tail.ends_now, stopping)
         self._copy = self._member_copy()
-        self._agreement = Agreement(client.replica, lambda _: options.folder / EVIDENCE)
+        self._agreement = Agreement(
+            client.replica, lambda _: options.folder / EVIDENCE, partial(open_snapshots, bootstrap, cluster)
+        )
         self._loads = Loads(bootstrap, cluster, self._holder, lambda: self._data.cells, stopping)
         folder, acks = self._folder, KafkaLog(bootstrap, cluster, ACKS)
         self._rivals = Rivals(acks, folder.node, folder.incarnation, lambda: current().ack_keys, folder.ack_keys)

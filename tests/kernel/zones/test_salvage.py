@@ -184,6 +184,33 @@ def test_a_second_reset_may_overtake_the_first_one() -> None:
     assert on(state) == shown(partition(state).stable) == "AB"
 
 
+def test_who_alone_is_read_goes_on_in_a_second_reset_too_and_somebody_admits_that_he_cannot() -> None:
+    """A reader who knows of the first reset alone asks him alone. Whoever is written after the second one must meet
+    that, or, if he was declared down, somebody must admit that he may answer still.
+    """
+    state = done(with_data("ABCDEFG", partitions=1, replicas=7, quorum=2), *down("AB"))
+    assert shown(partition(state).stable) == "ABD/CEFG", "two of three voters"
+    first = reset(state, dict.fromkeys("CDEFG", 1))
+    fetching = done(state, first)
+    assert shown(partition(fetching).pending[0]) == "C"
+    again = {"D": 9, "E": 1, "F": 1, "G": 1}
+    state = done(fetching, *down("C"))
+    state, code = tried(state, reset(state, again))
+    assert (code, shown(partition(state).pending[0])) == ("", "D"), "he is not read yet"
+    state = steps(fetching, 1)
+    assert stage(state) == "salvaged"
+    state, code = tried(state, reset(state, again))
+    assert (code, stage(state), shown(partition(state).pending[0])) == ("", "salvage", "C"), "whoever names others"
+    state = done(steps(fetching, 1), *down("C"))
+    assert refusal(state, reset(state, again)) == (
+        "may_lose_data",
+        "partitions: z/0: it may lose the order of reads that C still answers, which alone was read; bring nodes back, "
+        "or admit the loss",
+    )
+    state = done(state, reset(state, again, admits_loss=True))
+    assert shown(partition(state).pending[0]) == "D"
+
+
 def test_voters_are_alive_but_not_a_majority_of_who_has_the_data() -> None:
     """Four replicas, of which three vote; a voter and the learner are lost."""
     state, _ = led(with_data("ABCD", partitions=1, replicas=4, mode=HIGH))

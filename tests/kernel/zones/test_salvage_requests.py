@@ -154,7 +154,7 @@ def test_who_is_declared_down_when_the_survivor_is_read_counts_where_nobody_admi
     """Four of seven could still answer for who knows of no reset, though two of them were declared down; unless they
     have left for good, or somebody admits the loss.
     """
-    _, state, survivor, others = salvaging()
+    _, state, survivor, _ = salvaging()
     state = on(state)
     for admits in (False, True):
         lossy = _salvaging_lossy() if admits else state

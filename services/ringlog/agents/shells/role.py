@@ -13,6 +13,7 @@ import uuid
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from ringlog.agents.contract import Acknowledge, Ended
@@ -78,9 +79,11 @@ class RoleThread(ABC):
         records = records_of(settings, self.role)
         self.replica = LogReplica(self.log, record=records, beginning=self.beginning)
         self.author = DirectAuthor(self.log, self.replica, f"{self.role}-{self.instance[:8]}", self.clock, self.draw)
+        snapshots = partial(open_snapshots, settings.bootstrap_servers, settings.cluster)
+        self._agreement = Agreement(self.replica, self._evidence, snapshots)
         steps = SnapshotSteps(
             self.role,
-            lambda: open_snapshots(settings.bootstrap_servers, settings.cluster),
+            snapshots,
             lambda: self.replica.identity,
             self.clock.now_us,
             lambda: str(uuid.uuid4()),
@@ -256,7 +259,7 @@ class RoleThread(ABC):
     def _act(self, acts: Acts) -> None:
         self.term = acts.term
         self.replica.subscribe(self._on_folded)
-        self.replica.subscribe(Agreement(self.replica, self._evidence).folded)
+        self.replica.subscribe(self._agreement.folded)
         self._snapshots.acts(self.replica.state)
 
     def _on_folded(

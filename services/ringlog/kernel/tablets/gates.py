@@ -11,8 +11,8 @@ A leaving or pending replica that is dead is no witness, as long as its part of 
 left for good is none at all (decision 75). A dead pending one that must acknowledge keeps the tablet where it is, until
 it is turned back. A salvage has lost a majority of prev. It waits for its survivor; the sources of what he reports
 have adopted the stage, and who has not been read is declared down, and his writes are what somebody admitted to lose.
-Before prev is written no more (``salvaged``), all of it who are alive know that only the survivor is read, and, unless
-somebody has admitted a loss, a majority of it does, whoever is declared down by then: who is, and lives, still answers.
+Before prev is written no more (``salvaged``), all of it who are alive know that only the survivor is read. Unless
+somebody has admitted a loss a majority of it knows: who is declared down, and lives, still answers.
 """
 
 from __future__ import annotations

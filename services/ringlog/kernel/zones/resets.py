@@ -16,9 +16,9 @@ fewer                some                 manual     those who have data, and no
 Where the zone places keyspaces a partition has lost its majority, too, if a tablet of it has: nobody can read or write
 that (``zones.salvage``).
 
-The first phase is one survivor: the one that has most of the partition's tablets, of these the one with the longest
-log, of equal ones the one whose name comes first. Of more than ``REPLICAS_MAX`` nodes with data the first ones in that
-order go on: no configuration is larger.
+The first phase is one survivor: who alone is read already, as the survivor of a reset before; else the one that has
+most of the partition's tablets, of these the one with the longest log, of equal ones the one whose name comes first. Of
+more than ``REPLICAS_MAX`` nodes with data the first ones in that order go on: no configuration is larger.
 
 Source: Apache Ignite 3, disaster recovery of partitions ("reset", two phases).
 """
@@ -36,7 +36,7 @@ from ringlog.kernel.zones.distribution import data_nodes, is_alive, ranked, spli
 from ringlog.kernel.zones.model import REPLICAS_MAX, Zone, ZonePartition, ZoneStep
 from ringlog.kernel.zones.queue import step_of
 from ringlog.kernel.zones.rebalance import reset_to
-from ringlog.kernel.zones.salvage import held_by, is_served, unsaved
+from ringlog.kernel.zones.salvage import held_by, is_served, read_alone, unsaved
 
 MANUAL: Final = "manual"
 AUTOMATIC: Final = "automatic"
@@ -95,9 +95,9 @@ def reset(
         ahead = [is_alive(state, node) for step in pending for node in step.nodes]
         if partition.revisions.pending > cause and ahead and all(ahead):
             return Rejected("partition_healthy", "what is pending is newer, and its nodes are alive")
-    living = [node for node in logs if is_alive(state, node)]
-    held = held_by(state, partition)
-    rank = {node: (-held.get(node, 0), -logs[node], _name(state, node)) for node in living}
+    alone, held = read_alone(state, partition), held_by(state, partition)
+    living = [node for node in {alone: 0, **logs} if node and is_alive(state, node)]
+    rank = {node: (node != alone, -held.get(node, 0), -logs.get(node, 0), _name(state, node)) for node in living}
     with_data = sorted(living, key=rank.__getitem__)[:REPLICAS_MAX]
     able = takers(state) if keyspaces_in(state, zone.name) else frozenset(state.nodes)
     nodes = [node for node in data_nodes(state, zone) if not node.down and node.id in able]

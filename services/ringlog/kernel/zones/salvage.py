@@ -34,6 +34,7 @@ from ringlog.kernel.state import ClusterState
 from ringlog.kernel.tablets.groups import has_majority
 from ringlog.kernel.tablets.map import Tablet, TabletMap, TabletReplica, with_settled, with_transitions
 from ringlog.kernel.tablets.stages import (
+    END_SALVAGE,
     FALLBACK,
     LOSSY_SALVAGE,
     SALVAGE,
@@ -79,6 +80,16 @@ def held_by(state: ClusterState, partition: ZonePartition) -> dict[NodeId, int]:
     return held
 
 
+def read_alone(state: ClusterState, partition: ZonePartition) -> NodeId:
+    """The survivor of a reset who alone is read already; empty if there is none. The next reset is his, too, if he is
+    alive: a majority of those who are written need not meet him.
+    """
+    for _, tablet in _tablets(state, partition):
+        if tablet.transition is not None and tablet.transition.stage in (SALVAGED, END_SALVAGE):
+            return nodes_of(tablet.transition.next)[0]
+    return ""
+
+
 def may_lose(state: ClusterState, partition: ZonePartition) -> str:
     """What a reset of a partition may lose, in words; empty: nothing."""
     gone = unsaved(state, partition)
@@ -91,6 +102,9 @@ def may_lose(state: ClusterState, partition: ZonePartition) -> str:
     if lacking:
         names = ", ".join(sorted(state.nodes[node].name for node in lacking))
         parts.append(f"registers of which only {names} have the last write")
+    alone = read_alone(state, partition)
+    if alone and not is_alive(state, alone):
+        parts.append(f"the order of reads that {state.nodes[alone].name} still answers, which alone was read")
     return "; ".join(parts)
 
 

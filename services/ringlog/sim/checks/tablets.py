@@ -290,9 +290,9 @@ class TabletModel:
         """
         if "salvage" in life.kind:
             here = [node for node, _ in life.old if state.nodes[node].state != "left"]
-            if (life.kind, life.stage) == ("salvage", "salvaged"):
-                if len(seen.intersection(here)) < min(len(life.old) // 2 + 1, len(here)):
-                    yield f"a majority of {here}"
+            lacking = len(seen.intersection(here)) < min(len(life.old) // 2 + 1, len(here))
+            if (life.kind, life.stage) == ("salvage", "salvaged") and lacking:
+                yield f"a majority of {here}"
             others = [node for node, _ in life.old if not _dead(state, node)] if life.stage == "salvaged" else []
             yield from (node for node in [*(node for node, _ in life.new), *others] if node not in seen)
             return
