@@ -92,7 +92,7 @@ def test_agents_know_whose_an_acknowledgement_is_and_nobody_else_does(folder: Pa
 
 
 @needs_openssl
-def test_the_guide_s_own_way_to_a_key_is_the_same(folder: Path) -> None:
+def test_another_program_makes_the_same_key(folder: Path) -> None:
     told = subprocess.run(
         ["openssl", "dgst", "-sha256", "-mac", "HMAC", "-macopt", f"key:{TOKEN}", "-r"],
         input=f"ringlog acks of {ONE}".encode(),
@@ -284,3 +284,17 @@ def test_an_agent_ends_before_it_shows_itself_to_everybody() -> None:
     )
     assert ended.returncode == 4
     assert "unguarded_address" in ended.stderr + ended.stdout
+
+
+def test_keys_for_acknowledgements_are_made_alone_in_the_order_of_the_master(tmp_path: Path) -> None:
+    """Without an authority, and without openssl."""
+    folder = tmp_path / "keys"
+    assert make_certificates(folder, [], [], 2, keys=[("n1", ONE)]) == ()
+    (master,) = (folder / "acks.master").read_text().split()
+    assert sorted(path.name for path in folder.iterdir()) == ["acks.master", "n1.acks"]
+    (folder / "acks.master").write_text(f"a-later-one-of-many-letters\n{master}\n")
+    make_certificates(folder, [], [], 2, keys=[("n1", ONE)])
+    keys = [key_of("a-later-one-of-many-letters", ONE), key_of(master, ONE)]
+    assert (folder / "n1.acks").read_text().split() == keys
+    with pytest.raises(CertificatesFailed, match="UUID"):
+        make_certificates(folder, [], [], 2, keys=[("n1", "")])

@@ -36,6 +36,14 @@ def certificates(
             help="Agents: they tell whose an acknowledgement is. May be repeated.",
         ),
     ] = None,
+    ack_key: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--ack-key",
+            metavar="NAME=ID",
+            help="A node that has its certificate from elsewhere: only its key for acknowledgements. May be repeated.",
+        ),
+    ] = None,
     days: Annotated[int, typer.Option(help="How long they are good for.", min=1, max=3650)] = 365,
     as_json: Json = False,
 ) -> None:
@@ -43,12 +51,17 @@ def certificates(
 
     A new node takes the id that its certificate names. It gets the key by which its acknowledgements have a code.
     """
-    pairs = [(name, node_id) for name, _, node_id in (each.partition("=") for each in node or ())]
-    made = make_certificates(folder, pairs, client or (), days, agents or ())
+    pairs, keys = (
+        [(name, node_id) for name, _, node_id in (each.partition("=") for each in given or ())]
+        for given in (node, ack_key)
+    )
+    made = make_certificates(folder, pairs, client or (), days, agents or (), keys)
     if as_json:
         typer.echo(json.dumps([asdict(one) | {"config": str(one.config)} for one in made]))
         return
     for one in made:
         whose = f"node {one.name} {one.node}" if one.node else one.name
         out.print(f"{one.config}: {whose}", markup=False)
+    for name, node_id in keys:
+        out.print(f"{folder / name}.acks: node {name} {node_id}", markup=False)
     out.print(f"keep {folder / 'ca.key'} away from the machines of the cluster, acks.master from nodes", markup=False)

@@ -60,25 +60,31 @@ def make_certificates(
     clients: Iterable[str],
     days: int,
     agents: Iterable[str] = (),
+    keys: Iterable[tuple[str, NodeId]] = (),
 ) -> tuple[MadeCertificate, ...]:
     """Certificates for nodes (name, id; no id: that of the last certificate of the name, or a new one), clients and
-    agents. Authority, token and the master of nodes' keys are made where they are missing.
+    agents. Authority, token and the master of nodes' keys are made where they are missing. ``keys``: nodes that get
+    their key for acknowledgements alone, since their certificates come from elsewhere.
     Raises CertificatesFailed, FileUnusable.
     """
     wanted = [(name, node, Whose.NODE) for name, node in nodes]
     wanted += [(name, "", whose) for whose, them in ((Whose.AGENTS, agents), (Whose.CLIENT, clients)) for name in them]
-    names = [name for name, _, _ in wanted]
+    keys = tuple(keys)
+    names = [name for name, _, _ in wanted] + [name for name, _ in keys]
     for name in names:
         if not _NAME.fullmatch(name) or name in ("ca", TOKENS, "acks") or names.count(name) > 1:
             raise CertificatesFailed(f"{name}: one name for each, of letters, digits, or - . _")
-    if shutil.which("openssl") is None:
+    if wanted and shutil.which("openssl") is None:
         raise CertificatesFailed("there is no openssl in PATH: install it, or have your own authority sign (see guide)")
-    private_folder(folder, CA, ours=True)
-    if not (folder / CA).exists():
+    _check_ids(keys)
+    private_folder(folder, CA, MASTER, ours=True)
+    if wanted and not (folder / CA).exists():
         _make_authority(folder, days)
-    for path in (folder / TOKENS, folder / MASTER):
+    for path in (folder / TOKENS, folder / MASTER) if wanted else (folder / MASTER,):
         if not path.exists():
             write_private(path, f"{secrets.token_urlsafe(32)}\n")
+    for name, node in keys:
+        _write_ack_keys(folder, name, node)
     return tuple(_make(folder, name, node, whose, days) for name, node, whose in wanted)
 
 
@@ -112,13 +118,24 @@ def _make(folder: Path, name: str, node: NodeId, whose: Whose, days: int) -> Mad
     config = folder / f"{name}.properties"
     values = dict(zip((*TLS, TOKEN), (CA, certificate.name, key.name, TOKENS), strict=True))
     if whose is Whose.NODE:
-        masters = (folder / MASTER).read_text(encoding="utf-8").split()
-        write_private(folder / f"{name}.acks", "".join(f"{key_of(master, node)}\n" for master in masters))
+        _write_ack_keys(folder, name, node)
         values[ACK_KEY] = f"{name}.acks"
     elif whose is Whose.AGENTS:
         values[ACK_MASTER] = MASTER
     write_private(config, "".join(f"{option}={value}\n" for option, value in values.items()))
     return MadeCertificate(name, node, config)
+
+
+def _check_ids(keys: Iterable[tuple[str, NodeId]]) -> None:
+    for name, node in keys:
+        if not is_uuid(node):
+            raise CertificatesFailed(f"{name}={node}: the id of a node is a UUID, as ringlog node list shows it")
+
+
+def _write_ack_keys(folder: Path, name: str, node: NodeId) -> None:
+    """One for each line of the master, in the order of these: the first makes codes."""
+    masters = (folder / MASTER).read_text(encoding="utf-8").split()
+    write_private(folder / f"{name}.acks", "".join(f"{key_of(master, node)}\n" for master in masters))
 
 
 def _named_by(certificate: Path) -> NodeId:
