@@ -210,3 +210,16 @@ def test_past_the_point_of_no_return_it_says_how_to_go_on_without_a_dead_node(fa
     (way,) = [way for way in found.ways_out if "n2" in way]
     assert f"ringlog node down n2 --reason …, then ringlog operation retry {operation} --ignore n2 --reason …" in way
     assert ("--admit-loss" in way) == loss
+
+
+def test_who_is_not_believed_is_awaited_and_named_with_what_ends_it() -> None:
+    """An operator without a master sees acknowledgements that the coordinator passes over."""
+    state, operation = asked("join")
+    state = driven(state, operation, "prepared")
+    found, acks = state.operations[operation], all_acks(state)
+    assert waiting(state, found, acks).text == COORDINATOR
+    waits_for = waiting(state, found, acks, None, ["x"])
+    assert waits_for.nodes == ("x",)
+    assert waits_for.ways_out[0].startswith("x is not believed: give the node its ack.key")
+    (view,) = views.operations(state, acks, None, ["x"])
+    assert (view["waits_for_nodes"], view["ways_out"]) == (["x"], list(waits_for.ways_out))

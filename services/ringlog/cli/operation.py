@@ -30,6 +30,8 @@ from ringlog.operator.shown import printable
 from ringlog.operator.words import described, subject
 from ringlog.runtime.clock import SystemClock
 from ringlog.runtime.context import ClusterContext
+from ringlog.wire.ack_codes import ACK_NOT_BELIEVED
+from ringlog.wire.records import RefusedProposal
 
 app = typer.Typer(help="Range movements: list, watch, show, cancel, retry.", no_args_is_help=True)
 WATCH_S = 86_400.0
@@ -57,7 +59,8 @@ def list_operations(
         while True:
             said = acks.refresh()  # before the log: what is said of an epoch counts once the log has it
             state = client.read_barrier()
-            found = views.operations(state, said, SystemClock().now_us())
+            doubted = [one.subject for one in _told(context) if one.code == ACK_NOT_BELIEVED]
+            found = views.operations(state, said, SystemClock().now_us(), doubted)
             if operation is not None:
                 found = [view for view in found if view["id"] == operation] or _unknown(operation)
             if looks.is_news(found):
@@ -67,6 +70,13 @@ def list_operations(
             if looks.waits_for_the_first():
                 errors.print("nothing is in flight: waiting for an operation to begin, until Ctrl-C")
             client.replica.wait_for(partial(_newer, state.epoch), WATCH_S, "a new epoch")
+
+
+def _told(context: ClusterContext) -> tuple[RefusedProposal, ...]:
+    """What agents say; agents that say nothing hide no operation."""
+    with suppress(LogError):
+        return read_refused(context.bootstrap, context.cluster)
+    return ()
 
 
 class Looks:
@@ -129,13 +139,13 @@ def show(context: ClusterContext, operation: OperationId) -> Iterator[Any]:
         said = acks.refresh()
         state = client.read_barrier()
         found, asked = state.operations.get(operation), state.requests.get(operation)
-        view = None if found is None else views.operation(state, found, said, SystemClock().now_us())
+        told = _told(context)
+        doubted = [one.subject for one in told if one.code == ACK_NOT_BELIEVED]
+        view = None if found is None else views.operation(state, found, said, SystemClock().now_us(), doubted)
         view = view if asked is None else views.request(asked)
     if view is not None:
-        with suppress(LogError):  # agents that say nothing hide no operation
-            told = read_refused(context.bootstrap, context.cluster)
-            refused = [asdict(one) for one in told if one.subject == operation]
-            view |= {"refused": refused} if refused else {}
+        refused = [asdict(one) for one in told if one.subject == operation]
+        view |= {"refused": refused} if refused else {}
     if view is None:
         _unknown(operation)
     yield view

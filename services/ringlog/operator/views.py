@@ -5,7 +5,7 @@ What ``show`` prints in a rehearsal and ``--json`` on the command line. Names, n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -122,9 +122,13 @@ def recoveries(state: ClusterState) -> list[Json]:
 
 
 def operation(
-    state: ClusterState, found: Operation, acks: Mapping[str, NodeAck] | None = None, now: Micros | None = None
+    state: ClusterState,
+    found: Operation,
+    acks: Mapping[str, NodeAck] | None = None,
+    now: Micros | None = None,
+    doubted: Collection[str] = (),
 ) -> Json:
-    """One operation with its stages so far and, in flight, what it waits for."""
+    """One operation with its stages so far and, in flight, what it waits for; see ``waiting``."""
     view: Json = picked(found, "id", "kind") | {
         "node": name_of(state, found.node) or None,
         **picked(found, "tokens", "stage", "stage_epoch", "generation", "reason"),
@@ -151,7 +155,7 @@ def operation(
         view["retries"] = [picked(one, "epoch", "reason") for one in found.retries]
     if not is_ended(found):
         view["locks"] = [picked(lock, "replication", "start", "end") for lock in found.locks]
-        waits = waiting(state, found, acks or {}, now)
+        waits = waiting(state, found, acks or {}, now, doubted)
         view["waits_for"] = waits.text
         view["waits_for_nodes"] = [name_of(state, node) for node in waits.nodes]
         view["down"] = [state.nodes[node].name for node in waits.nodes if state.nodes[node].down]
@@ -185,9 +189,14 @@ def request(found: GlobalRequest) -> Json:
     return view | (waits if found.ended is None else {})
 
 
-def operations(state: ClusterState, acks: Mapping[str, NodeAck] | None = None, now: Micros | None = None) -> list[Json]:
+def operations(
+    state: ClusterState,
+    acks: Mapping[str, NodeAck] | None = None,
+    now: Micros | None = None,
+    doubted: Collection[str] = (),
+) -> list[Json]:
     """Operations and requests to the whole cluster, in flight and the last ended ones, oldest first."""
-    found = [operation(state, op, acks, now) for op in state.operations.values()]
+    found = [operation(state, op, acks, now, doubted) for op in state.operations.values()]
     return sorted([*found, *map(request, state.requests.values())], key=lambda view: int(view["stages"][0]["epoch"]))
 
 

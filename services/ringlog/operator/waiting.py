@@ -8,7 +8,7 @@ command to type.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from ringlog.kernel.operations.failures import counts_from, stopped_by, told
@@ -45,6 +45,7 @@ from ringlog.protocol.waits import (
 )
 from ringlog.protocol.waits import COORDINATOR as COORDINATING
 from ringlog.protocol.witnesses import complaints, session_complaints, witnesses_of
+from ringlog.wire.ack_codes import NOT_BELIEVED_ENDS
 from ringlog.wire.records import FailedTries, NodeAck
 
 COORDINATOR = "the coordinator"
@@ -60,11 +61,22 @@ class WaitingFor:
 
 
 def waiting(
-    state: ClusterState, found: Operation, acks: Mapping[str, NodeAck], now: Micros | None = None
+    state: ClusterState,
+    found: Operation,
+    acks: Mapping[str, NodeAck],
+    now: Micros | None = None,
+    doubted: Collection[str] = (),
 ) -> WaitingFor:
     """What an operation in flight waits for, given the nodes' last acknowledgements. ``now``: the clock, if there is
-    one.
+    one; ``doubted``: names of nodes whose last word the coordinator does not believe.
     """
+    silent = {one.id for one in state.nodes.values() if one.name in doubted}
+    waits = _waiting(state, found, {node: ack for node, ack in acks.items() if node not in silent}, now)
+    why = [f"{state.nodes[node].name} is not believed: {NOT_BELIEVED_ENDS}" for node in waits.nodes if node in silent]
+    return replace(waits, ways_out=(*why, *waits.ways_out))
+
+
+def _waiting(state: ClusterState, found: Operation, acks: Mapping[str, NodeAck], now: Micros | None) -> WaitingFor:
     here = operation_waits(state, found, acks)
     if here.kind == DECISION:
         return _decision(state, found, stopped_by(found))
