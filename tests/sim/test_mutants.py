@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ast
+import sys
 import zlib
 from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -142,6 +145,50 @@ def test_a_bug_that_changes_nothing_is_refused() -> None:
     for old, new in (("no_such_name", "x"), ("return None", "return None  # still")):
         with pytest.raises(DoesNotApply), planted(Mutant("nothing", f"{FOLD}:_off_the_chain", old, new, "", 1)):
             pass
+
+
+CLOSURES = """
+def made(number):
+    def told():
+        return 1 + number
+    return told
+
+def asked():
+    def told():
+        return 1
+    return told()
+
+class Kept:
+    told = [made(3)]
+"""
+
+
+def _closures(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
+    (tmp_path / "with_closures.py").write_text(CLOSURES, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "with_closures", raising=False)
+    return import_module("with_closures")
+
+
+def test_a_bug_in_a_function_that_a_call_has_left_behind_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    module = _closures(monkeypatch, tmp_path)
+    with pytest.raises(DoesNotApply, match=r"made\.<locals>\.told was made by a call that is over"):
+        planted(Mutant("b", "with_closures:made.told", "1 + number", "2 + number", "", 1)).__enter__()
+    with planted(Mutant("b", "with_closures:asked.told", "1", "2", "", 1)):
+        assert module.asked() == 2
+    assert module.asked() == 1
+
+
+def test_a_bug_that_fails_half_way_is_taken_back(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    module = _closures(monkeypatch, tmp_path)
+    before = module.asked.__code__
+    halves = [(module.asked, module.made.__code__), (module.asked, module.Kept.told[0].__code__)]
+    monkeypatch.setattr("ringlog.sim.mutants.plant._changes", lambda *_: halves)
+    with pytest.raises(ValueError, match="free"), planted(Mutant("b", "with_closures:asked", "1", "2", "", 1)):
+        pass
+    assert module.asked.__code__ is before
 
 
 def _sample() -> list[Mutant]:

@@ -5,12 +5,14 @@ used make no difference. It is an expression, if that is what both codes are, el
 one block. It is in the function once, or the bug does not apply.
 
 The changed tree is compiled, and every function of the module whose code differs gets the new code in place, so that
-all that holds a reference to it runs the bug. ``planted`` takes it back.
+all that holds a reference to it runs the bug. ``planted`` takes it back. A changed function within another one is made
+anew with each call of that; one that a call has left behind would not change, so such a bug is refused.
 """
 
 from __future__ import annotations
 
 import ast
+import gc
 import inspect
 import sys
 import textwrap
@@ -174,7 +176,30 @@ def _changes(mutant: Mutant, module: ModuleType) -> list[tuple[FunctionType, Cod
     ]
     if not changes:
         raise DoesNotApply(f"{mutant.name}: no function of {mutant.module} changes")
+    left = _left_behind(changes)
+    if left:
+        raise DoesNotApply(f"{mutant.name}: {left} was made by a call that is over, and would not change")
     return changes
+
+
+def _left_behind(changes: list[tuple[FunctionType, CodeType]]) -> str:
+    """A function that exists, was made within one of these, and would change if it were made now."""
+    inner = [old for function, code in changes for old in _changed_within(function.__code__, code)]
+    taken = {id(function) for function, _ in changes}
+    for user in gc.get_referrers(*inner) if inner else ():
+        if isinstance(user, FunctionType) and user.__code__ in inner and id(user) not in taken:
+            return user.__qualname__
+    return ""
+
+
+def _changed_within(old: CodeType, new: CodeType) -> Iterator[CodeType]:
+    """Functions within a function whose code differs; those that are expressions die with their evaluation."""
+    codes = [[one for one in code.co_consts if isinstance(one, CodeType)] for code in (old, new)]
+    for one, other in zip(*codes, strict=False):
+        if one.co_name == other.co_name and not _same(one, other):
+            if one.co_name not in ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"):
+                yield one
+            yield from _changed_within(one, other)
 
 
 def _functions(module: ModuleType) -> dict[str, FunctionType]:
