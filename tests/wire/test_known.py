@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ringlog.kernel.commands.cluster import Noop
 from ringlog.kernel.encoding import command_digest
 from ringlog.wire import commands, mapping
-from ringlog.wire.commands import KNOWN_BYTES_MAX, KNOWN_MAX, decode_command, encode_command, known_command
+from ringlog.wire.commands import KNOWN_BYTES_MAX, KNOWN_MAX, decode_command, digest_of, encode_command, known_command
 from ringlog.wire.errors import WireError
 from ringlog.wire.mapping import MET_MAX, id_bytes, id_text, met_text, uuid_bytes, uuid_text
 
@@ -54,3 +54,12 @@ def test_large_commands_are_not_remembered_and_small_ones_are_bounded() -> None:
     assert before.maxsize == KNOWN_MAX
     known_command(kind, version, b"x" * (KNOWN_BYTES_MAX + 1))
     assert commands._known.cache_info() == before
+
+
+def test_a_large_command_is_not_decoded_for_its_digest(monkeypatch: pytest.MonkeyPatch) -> None:
+    kind, version, payload = "Noop", 1, b"x" * (KNOWN_BYTES_MAX + 1)
+    monkeypatch.setattr(commands, "decode_command", lambda *_: pytest.fail("it is decoded"))
+    assert digest_of(kind, version, payload) == command_digest(kind, version, payload)
+    kind, version, payload = encode_command(Noop())
+    monkeypatch.undo()
+    assert digest_of(kind, version, payload) == known_command(kind, version, payload)[0]

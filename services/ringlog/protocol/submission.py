@@ -24,7 +24,7 @@ from ringlog.protocol.commit import PAUSES_MAX
 from ringlog.protocol.direct import Direct
 from ringlog.protocol.draw import Draw
 from ringlog.protocol.effects import Newest, Now, Steps, WallClock
-from ringlog.wire.commands import encode_command, known_command
+from ringlog.wire.commands import digest_of, encode_command
 from ringlog.wire.ids import ENTROPY_BYTES, new_request_id
 from ringlog.wire.records import (
     APPLIED,
@@ -131,7 +131,7 @@ def question(command: Command, request_id: str, since_epoch: Epoch, submitter: s
     """The command as a question. Raises WireError (a value that does not fit its field)."""
     kind, version, payload = encode_command(command)
     data = encode_request(_new_request(request_id, since_epoch, submitter, kind, version, payload))
-    digest, _ = known_command(kind, version, payload)
+    digest = digest_of(kind, version, payload)
     return _new_question(_new_asked(request_id, since_epoch, digest), kind, data)
 
 

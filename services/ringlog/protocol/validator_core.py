@@ -65,7 +65,7 @@ from ringlog.protocol.validator_values import (
     WaitingRequest,
     folded,
 )
-from ringlog.wire.commands import known_command
+from ringlog.wire.commands import digest_of
 from ringlog.wire.records import APPLIED, REJECTED, Result
 
 _new_waiting = maker_of(WaitingRequest)
@@ -102,7 +102,7 @@ def arrive(validator: Validator, records: Sequence[Arrived]) -> NextStep:
         open_offsets.add(offset)
         arrived = max(arrived, offset)
         acked = min(acked, offset - 1)
-        waiting += [_new_waiting(offset, one, known_command(one.kind, one.version, one.payload)[0]) for one in requests]
+        waiting += [_new_waiting(offset, one, digest_of(one.kind, one.version, one.payload)) for one in requests]
     return _acknowledge(replaced(validator, waiting=tuple(waiting), arrived=arrived, acked=acked))
 
 

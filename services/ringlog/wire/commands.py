@@ -67,6 +67,12 @@ def known_command(kind: str, version: int, payload: bytes) -> tuple[str, Decoded
     return command_digest(kind, version, payload), decode_command(kind, version, payload)
 
 
+def digest_of(kind: str, version: int, payload: bytes) -> str:
+    """The digest alone: a larger command is not decoded for it."""
+    small = len(payload) <= KNOWN_BYTES_MAX
+    return _known(kind, version, payload)[0] if small else command_digest(kind, version, payload)
+
+
 @lru_cache(maxsize=KNOWN_MAX)
 def _known(kind: str, version: int, payload: bytes) -> tuple[str, Decoded]:
     return command_digest(kind, version, payload), decode_command(kind, version, payload)
