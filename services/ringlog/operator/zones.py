@@ -6,16 +6,19 @@ from typing import Any
 
 from ringlog.kernel.history import state_id_at
 from ringlog.kernel.state import ClusterState, in_order
-from ringlog.kernel.values import Epoch
+from ringlog.kernel.tablets.map import TabletMap
+from ringlog.kernel.tablets.stages import nodes_of
 from ringlog.kernel.zones.change import partitions_of
+from ringlog.kernel.zones.data import goal_of, maps_in
 from ringlog.kernel.zones.distribution import is_alive, targets
 from ringlog.kernel.zones.model import NEVER, Zone, ZonePartition, ZoneStep
 from ringlog.kernel.zones.queue import is_same, steps_between
 from ringlog.kernel.zones.rebalance import triggered
 from ringlog.kernel.zones.resets import has_quorum, members
+from ringlog.kernel.zones.salvage import having
 from ringlog.operator.views import name_of
 from ringlog.operator.zone_sentences import names, told
-from ringlog.protocol.zone_groups import HAS, Words, coming, session
+from ringlog.protocol.zone_groups import FAILED, HAS, Words, coming, session
 from ringlog.protocol.zone_waits import waits_of
 from ringlog.wire.ids import time_of
 
@@ -74,17 +77,18 @@ def full_view(state: ClusterState, zone: Zone, words: Words) -> Json:
     partitions.
 
     A partition is ``available`` (all voters are alive), ``degraded`` (a quorum is), ``read_only`` (some are) or
-    ``unavailable``; a replica ``healthy``, ``initializing`` (it does not follow the pending step yet) or
+    ``unavailable``; a replica ``healthy``, ``initializing`` (it does not follow the pending step yet),
+    ``catching_up`` (it lacks tablets of the partition), ``broken`` (it has said that its rows can never follow) or
     ``unavailable`` (declared down, or gone). It is ``stuck`` if only nodes that come back, or an operator, end what it
     waits for (``protocol.zone_waits``). ``cancelled``: why its last step was, or is being, undone.
     """
-    rows = []
+    rows, maps = [], list(maps_in(state, zone.name))
     for partition, shown in zip(partitions_of(state, zone), zone_view(state, zone)["partitions"], strict=True):
         learners = partition.stable.learners if partition.stable is not None else ()
         more: Json = {"learners": names(state, learners), "status": partition.status or None}
         more["cancelled"] = partition.reason or None
         more |= {"change": partition.change, "state": _health(state, zone, partition)}
-        more |= {"replicas": _replicas(state, partition, words)}
+        more |= {"replicas": _replicas(state, partition, words, maps)}
         found, since = waits_of(state, partition, words), _since(zone, partition)
         more |= {"waits": told(state, partition, found), "stuck": any(one.is_stuck for one in found)}
         made = state_id_at(state, since) if since else ""
@@ -102,14 +106,24 @@ def _health(state: ClusterState, zone: Zone, partition: ZonePartition) -> str:
     return "degraded" if has_quorum(state, zone, partition) else "read_only"
 
 
-def _replicas(state: ClusterState, partition: ZonePartition, words: Words) -> Json:
+def _replicas(state: ClusterState, partition: ZonePartition, words: Words, maps: list[TabletMap]) -> Json:
     """Name of each member to how its replica is."""
     said = words.get(session(partition, HAS), {})
+    failed = words.get(session(partition, FAILED), {})
     starting = coming(partition).difference(said) if partition.pending else frozenset[str]()
+    must, tablets = goal_of(partition).must, [one.tablet(partition.number) for one in maps]
+    lacking = {node for tablet in tablets for node in must.difference(nodes_of(having(tablet)))}
     found = {}
     for node in members(partition):
-        alive = "initializing" if node in starting else "healthy"
-        found[name_of(state, node)] = alive if is_alive(state, node) else "unavailable"
+        if not is_alive(state, node):
+            how = "unavailable"
+        elif node in failed:
+            how = "broken"
+        elif node in starting:
+            how = "initializing"
+        else:
+            how = "catching_up" if node in lacking else "healthy"
+        found[name_of(state, node)] = how
     return dict(sorted(found.items()))
 
 
