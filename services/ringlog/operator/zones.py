@@ -8,6 +8,7 @@ from ringlog.kernel.history import state_id_at
 from ringlog.kernel.state import ClusterState, in_order
 from ringlog.kernel.tablets.map import TabletMap
 from ringlog.kernel.tablets.stages import nodes_of
+from ringlog.kernel.values import Epoch
 from ringlog.kernel.zones.change import partitions_of
 from ringlog.kernel.zones.data import goal_of, maps_in
 from ringlog.kernel.zones.distribution import is_alive, targets
