@@ -25,18 +25,19 @@ gone        nothing: it is at rest, on nodes that have left         always: it w
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from ringlog.kernel.operations.failures import stopped_by
 from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.state import ClusterState, Operation
-from ringlog.kernel.tablets.admission import knows_every_row
+from ringlog.kernel.tablets.admission import needed
 from ringlog.kernel.tablets.gates import awaited as awaited_by_tablet
 from ringlog.kernel.tablets.gates import must_report, waited_for
-from ringlog.kernel.tablets.groups import is_forfeited, missed
-from ringlog.kernel.tablets.map import Tablet, TabletMap
-from ringlog.kernel.tablets.stages import nodes_of
+from ringlog.kernel.tablets.groups import missed
+from ringlog.kernel.tablets.map import Tablet, TabletMap, TabletReplica
+from ringlog.kernel.tablets.stages import REBUILD
+from ringlog.kernel.tablets.steps import begun
 from ringlog.kernel.tablets.track import is_anywhere, is_draining
 from ringlog.kernel.values import NodeId
 from ringlog.kernel.zones.data import elsewhere, goal_of, holders, maps_in, takers
@@ -45,7 +46,7 @@ from ringlog.kernel.zones.model import HIGH_AVAILABILITY, ZonePartition
 from ringlog.kernel.zones.resets import begins_anew, can_go_on, has_quorum, members, survives
 from ringlog.protocol.tablet_steps import why_back
 from ringlog.protocol.zone_groups import Words, awaited, before, coming, not_returned
-from ringlog.protocol.zone_tablets import is_migration, next_ends
+from ringlog.protocol.zone_tablets import Ends, is_migration, next_ends
 
 VOTERS: Final = "voters"
 ANSWERS: Final = "answers"
@@ -188,8 +189,8 @@ def _data(state: ClusterState, one: ZonePartition) -> Iterator[ZoneWait]:
             moving.append(name)
             dead.update(_never(state, tablets, tablet))
         elif (ends := next_ends(state, tablet, goal, able)) is not None:
-            away = set() if is_migration(state, ends) else _unknown(state, tablets.table, tablet)
-            unknown |= away
+            away = () if is_migration(state, ends) else _unknown(state, tablets.table, tablet, ends)
+            unknown.update(away)
             begin += [] if away else [name]
     if unknown:
         yield ZoneWait(ROWS, tuple(sorted(unknown)), is_stuck=True)
@@ -204,12 +205,12 @@ def _data(state: ClusterState, one: ZonePartition) -> Iterator[ZoneWait]:
         yield ZoneWait(BEGIN, what=tuple(begin))
 
 
-def _unknown(state: ClusterState, table: str, tablet: Tablet) -> set[NodeId]:
-    """The dead without whom nobody knows every row of a tablet; nobody if the living do, or nobody ever will."""
-    group = nodes_of(tablet.replicas)
-    if knows_every_row(state, table, group) or is_forfeited(group, state.nodes):
-        return set()
-    return {node for node in group if not is_alive(state, node)}
+def _unknown(state: ClusterState, table: str, tablet: Tablet, ends: Ends) -> tuple[NodeId, ...]:
+    """The dead without whom the next move of a tablet cannot begin, since too few would know every row."""
+    goes, comes = ends
+    there = tuple(one for one in tablet.replicas if one != goes)
+    wanted = there if comes is None else (*there, TabletReplica(comes, 0, 0))
+    return needed(state, table, replace(tablet, transition=begun(REBUILD.name, tablet, wanted, state.epoch)))
 
 
 def _never(state: ClusterState, tablets: TabletMap, tablet: Tablet) -> set[NodeId]:

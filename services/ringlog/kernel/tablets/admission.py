@@ -15,7 +15,7 @@ from ringlog.kernel.operations.sources import quorum_sources
 from ringlog.kernel.outcome import Rejected
 from ringlog.kernel.settings import setting
 from ringlog.kernel.state import ClusterState, Node
-from ringlog.kernel.tablets.groups import is_dead, is_forfeited
+from ringlog.kernel.tablets.groups import is_dead, is_forfeited, unknowing
 from ringlog.kernel.tablets.map import Tablet, TabletMap, TabletReplica, Transition
 from ringlog.kernel.tablets.stages import (
     INTRANODE,
@@ -53,7 +53,7 @@ def refused_migration(
     if refused is None and not placed and target is not None and step.kind != INTRANODE.name:
         refused = _bad_place(state, tablets, tablet, source, target)
     if refused is None and step.kind not in (MIGRATION.name, INTRANODE.name):
-        refused = _unknowing(state, tablets.table, tablet)
+        refused = _unknowing(state, tablets.table, moved)
     if refused is None and not placed and (source is None) != (target is None):
         refused = _unwanted(state, tablets, tablet, source or target, 1 if target is not None else -1)
     return refused or running.add(state, moved)
@@ -126,13 +126,22 @@ def _racks(replication: Replication, datacenter: str) -> tuple[str, ...] | None:
     return next((local.racks for local in replication.datacenters if local.datacenter == datacenter), None)
 
 
-def _unknowing(state: ClusterState, table: str, tablet: Tablet) -> Rejected | None:
-    """Rows come from a quorum of the replicas, or from all that are left."""
-    group = nodes_of(tablet.replicas)
-    if knows_every_row(state, table, group) or is_forfeited(group, state.nodes):
+def _unknowing(state: ClusterState, table: str, moved: Tablet) -> Rejected | None:
+    """Rows come from a quorum of the replicas, or from all that are left, to each who must know more."""
+    if not (dead := needed(state, table, moved)):
         return None
-    names = ", ".join(state.nodes[node].name for node in group if is_dead(state.nodes[node]))
-    return Rejected("too_few_replicas", f"from: without {names} fewer than {quorum(len(group))} know every row")
+    names, count = ", ".join(state.nodes[node].name for node in dead), len(moved.replicas)
+    return Rejected("too_few_replicas", f"from: without {names} fewer than {quorum(count)} would know every row")
+
+
+def needed(state: ClusterState, table: str, moved: Tablet) -> tuple[NodeId, ...]:
+    """The dead without whom a tablet of a table's cannot be rebuilt, or repaired, as its transition has it: nobody
+    knows every row, or too few of those who stay in a smaller group can be given what it must know. None if it can.
+    """
+    group = nodes_of(moved.replicas)
+    if knows_every_row(state, table, group) or is_forfeited(group, state.nodes):
+        return unknowing(moved, state.nodes, is_anywhere(state, table))
+    return tuple([node for node in group if is_dead(state.nodes[node])])
 
 
 def knows_every_row(state: ClusterState, table: str, group: tuple[NodeId, ...]) -> bool:
