@@ -35,7 +35,9 @@ QUICK = {
 
 @dataclass(frozen=True, slots=True)
 class Copies:
-    """Of the metadata topic's partition: the number of its leader (0: none), and of those that are in sync."""
+    """The number of the broker that leads the metadata topic (0: none); the brokers that are in sync in every partition
+    of all topics.
+    """
 
     leader: int
     in_sync: tuple[int, ...]
@@ -90,15 +92,16 @@ class ThreeBrokers:
     def copies(self, cluster: str) -> Copies | None:
         """As one broker tells it; None: nobody answers."""
         name = topic_name(cluster, METADATA.suffix)
-        found = self._metadata(name)
-        if found is None or 0 not in found.topics[name].partitions:
+        found = self._metadata()
+        if found is None or name not in found.topics or 0 not in found.topics[name].partitions:
             return None
-        partition = found.topics[name].partitions[0]
-        return Copies(max(partition.leader, 0), tuple(sorted(partition.isrs)))
+        partitions = [one for topic in found.topics.values() for one in topic.partitions.values()]
+        in_sync = set.intersection(*(set(one.isrs) for one in partitions))
+        return Copies(max(found.topics[name].partitions[0].leader, 0), tuple(sorted(in_sync)))
 
-    def _metadata(self, *topic: str) -> ClusterMetadata | None:
+    def _metadata(self) -> ClusterMetadata | None:
         try:
-            return self._admin.list_topics(*topic, timeout=3)
+            return self._admin.list_topics(timeout=3)
         except KafkaException:
             return None
 

@@ -103,7 +103,7 @@ class ZonesCheck(Check):
         self._cancels: dict[str, int] = {}
         self._applied: set[tuple[str, int]] = set()
         self._wishes: dict[str, Group] = {}
-        self._turned_back: set[str] = set()
+        self._elsewhere: set[str] = set()
         self._restarts: dict[str, Restart] = {}
         self._begins: dict[int, list[int]] = {}
         self._has: set[tuple[str, str, int]] = set()
@@ -221,10 +221,12 @@ class ZonesCheck(Check):
                 self._begun.setdefault(key, []).append(after.epoch)
                 self._wishes.pop(key, None)
                 self._restarts.pop(key, None)
+            if isinstance(command, ResetPartitions):
+                self._elsewhere.add(key)  # it may leave more nodes than it belongs on, or others
             if key in self._restarts and not isinstance(command, RestartReplicas):
                 self._restart_goes_on(key, now, after, isinstance(command, TriggerRebalance))
             if isinstance(command, TriggerRebalance):
-                self._turned_back.discard(key)
+                self._elsewhere.discard(key)
                 goal = now.planned or (now.pending[-1] if now.pending else None)
                 self._wishes[key] = goal.nodes if goal is not None else ()
             if now.planned is not None and not now.pending:
@@ -281,7 +283,7 @@ class ZonesCheck(Check):
         now = after.zone_partitions[key]
         if now.stable is None or now.stable.nodes != old.nodes:
             self._broken("zone_cancel", f"{key} turned back to {now.stable}, not to {old}")
-        self._turned_back.add(key)
+        self._elsewhere.add(key)
         self._restarts.pop(key, None)
         if not now.pending:
             self._wishes.pop(key, None)
@@ -298,7 +300,7 @@ class ZonesCheck(Check):
         needed = 1 if zone.mode == HIGH_AVAILABILITY else min(zone.quorum, len(one.stable.peers))
         if len(left) < needed:
             self._broken("zone_restart", f"{key} is restarted on {sorted(nodes)}, and only {left} are left")
-        unmoved = key not in self._turned_back and one.change >= max(zone.changed, before.changed.get("nodes", 0))
+        unmoved = key not in self._elsewhere and one.change >= max(zone.changed, before.changed.get("nodes", 0))
         everybody = all(_is_alive(before.nodes[node]) for node in one.stable.nodes)
         self._restarts[key] = Restart(epoch, nodes, one.stable.nodes if unmoved and everybody else None)
         self.sim.did["zone restart", "begun"] += 1
