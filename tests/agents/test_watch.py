@@ -15,6 +15,8 @@ from ringlog.log import watch as watch_module
 from ringlog.log.errors import LogUnavailable
 from ringlog.log.replica import MISSING_S
 from ringlog.log.watch import Lost, TopicWatch
+from ringlog.runtime.clock import ManualClock
+from ringlog.runtime.logs import SELDOM_S
 
 NOBODY = "127.0.0.1:1"
 METADATA, REQUESTS = "c.metadata", "c.requests"
@@ -114,14 +116,46 @@ def test_an_outage_is_two_lines() -> None:
 
 
 def test_the_next_outage_is_told_again_and_others_are_never_passed_over() -> None:
-    outage = Outage(NOBODY)
+    clock = ManualClock()
+    outage = Outage(NOBODY, now=clock.monotonic)
     with capture_logs() as lines:
         complain(outage, 2)
         complain(outage, 2, "mode.worker")
         outage.answers()
+        clock.advance(SELDOM_S)
         complain(outage, 1)
     events = [line["event"] for line in lines]
     assert events == ["broker_away", "worker", "worker", "broker_answers_again", "broker_away"]
+
+
+def test_one_dead_broker_of_several_has_two_lines_a_minute_however_often_the_others_answer() -> None:
+    clock = ManualClock()
+    outage = Outage(NOBODY, now=clock.monotonic)
+    minutes = 3
+    with capture_logs() as lines:
+        for _ in range(minutes * int(SELDOM_S)):
+            complain(outage, 5)
+            outage.answers()
+            clock.advance(1)
+    assert [line["event"] for line in lines] == ["broker_away", "broker_answers_again"] * minutes
+    assert lines[2]["since_the_last"] == 5 * (int(SELDOM_S) - 1) + 1, "complaints that no line had"
+
+
+def test_an_outage_that_begins_within_the_minute_is_told_if_it_outlasts_it() -> None:
+    clock = ManualClock()
+    outage = Outage(NOBODY, now=clock.monotonic)
+    with capture_logs() as lines:
+        complain(outage, 1)
+        outage.answers()
+        clock.advance(1)
+        for _ in range(int(SELDOM_S)):
+            outage.away("no answer")
+            assert "away for" in outage.shown
+            clock.advance(1)
+        outage.answers()
+    assert [line["event"] for line in lines] == ["broker_away", "broker_answers_again"] * 2
+    assert lines[2]["why"] == "no answer"
+    assert lines[3]["away_s"] == SELDOM_S
 
 
 def test_an_agent_that_has_said_why_it_ends_says_nothing_of_how_libraries_take_it() -> None:

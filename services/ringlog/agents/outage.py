@@ -3,6 +3,10 @@
 The client library under faust repeats its complaints many times a second while it has no broker. The first one is
 worth a line; the others only say that nothing has changed, and are counted. Who looks at the broker by itself
 (``ringlog.log.watch``) says when it answers again.
+
+Where one broker of several is dead, the library complains of it and the others answer at once, over and over. So
+these lines begin at most once in ``SELDOM_S``. The complaints of an outage that comes sooner are counted; it has its
+lines, too, if it lasts until that time is over.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from ringlog.runtime.logs import get_logger
+from ringlog.runtime.logs import Seldom, get_logger
 
 CLIENT = "aiokafka"
 """The library whose complaints are counted; what others say goes to the log as it is."""
@@ -26,14 +30,22 @@ class Outage(logging.Handler):
     ``on_trouble``: called when the client library begins to complain.
     """
 
-    def __init__(self, bootstrap_servers: str, on_trouble: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        on_trouble: Callable[[], None] = lambda: None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
         super().__init__(logging.ERROR)
         self._bootstrap = bootstrap_servers
         self._on_trouble = on_trouble
+        self._now = now
+        self._seldom = Seldom(log, now)
         self._state = threading.Lock()
         self._since: float | None = None
         self._why = ""
         self._passed_over = 0
+        self._told = False
         self._silent = False
 
     def be_silent(self) -> None:
@@ -43,11 +55,12 @@ class Outage(logging.Handler):
     def away(self, why: str) -> None:
         """The broker does not answer, or the client library says so."""
         with self._state:
-            if self._since is not None:
+            if self._since is None:
+                self._since, self._why, self._passed_over, self._told = self._now(), why, 0, False
+            else:
                 self._passed_over += 1
-                return
-            self._since, self._why, self._passed_over = time.monotonic(), why, 0
-        log.warning("broker_away", bootstrap=self._bootstrap, why=why)
+            if not self._told:
+                self._told = self._seldom.warn("broker_away", bootstrap=self._bootstrap, why=self._why)
 
     @property
     def shown(self) -> str:
@@ -55,15 +68,15 @@ class Outage(logging.Handler):
         with self._state:
             if self._since is None:
                 return ""
-            return f"the broker has been away for {time.monotonic() - self._since:.0f} s: {self._why}"
+            return f"the broker has been away for {self._now() - self._since:.0f} s: {self._why}"
 
     def answers(self) -> None:
         """The broker has answered."""
         with self._state:
             since, self._since = self._since, None
-            passed_over = self._passed_over
-        if since is not None:
-            away_s = round(time.monotonic() - since, 1)
+            passed_over, told = self._passed_over, self._told
+        if since is not None and told:
+            away_s = round(self._now() - since, 1)
             log.info("broker_answers_again", bootstrap=self._bootstrap, away_s=away_s, passed_over=passed_over)
 
     def emit(self, record: logging.LogRecord) -> None:

@@ -51,16 +51,17 @@ class Seldom:
         self._now = now
         self._seen: dict[str, tuple[int, int, float]] = {}
 
-    def warn(self, event: str, **details: object) -> None:
-        """Say it, or count it."""
+    def warn(self, event: str, **details: object) -> bool:
+        """Say it, or count it; whether it was said."""
         count, said, at = self._seen.get(event, (0, 0, float("-inf")))
         count, now = count + 1, self._now()
         if now - at < SELDOM_S:
             self._seen[event] = count, said, at
-            return
+            return False
         self._seen[event] = count, count, now
         more = {"since_the_last": count - said, "so_far": count} if said else {}
         self._log.warning(event, **details, **more)
+        return True
 
 
 def setup_logs(log_format: LogFormat = "console", level: str = "info", stream: TextIO | None = None) -> None:
