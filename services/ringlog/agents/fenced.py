@@ -138,6 +138,11 @@ class FencedProducer:
                 raise self._failed(error) from exception
 
     def _failed(self, error: KafkaError) -> Exception:
+        if error.code() == KafkaError._FATAL:  # a record is refused since the client has ended; a transaction says why
+            try:
+                self._producer.begin_transaction()
+            except KafkaException as exception:
+                error = exception.args[0]
         if error.code() in _FENCED:
             self._superseded = Superseded(f"the broker has fenced {self._id}: another instance took over")
             return self._superseded

@@ -64,7 +64,7 @@ def test_restarts(name: str) -> None:
 
 @pytest.mark.parametrize("off", OFF, ids=[f"{off.rule}: {off.mutant or off.open_stage or off.shows}" for off in OFF])
 def test_each_rule_that_is_switched_off_has_a_counterexample(off: Off) -> None:
-    explored = off.search(off.shows, 200_000)
+    explored = off.search(off.shows, 400_000)
     assert explored.story, f"{explored.states} states, {explored.reads} reads"
 
 
