@@ -248,8 +248,9 @@ class ZonesCheck(Check):
         revision, step = one.revisions.pending, one.pending[0]
         old = None if step.forced else one.reached
         behind = set(() if one.cancel is not None else one.pending[-1].nodes)
-        if one.cancel is None and one.planned is not None and not one.reduce and not one.append:
-            behind |= set(one.planned.nodes)
+        stays = one.cancel is None and not step.forced and not one.reduce and not one.append
+        if stays and one.planned is not None and one.stable is not None:
+            behind |= set(one.planned.nodes).intersection(one.stable.nodes)
         self._data(key, before, set(step.nodes), set(step.nodes).union(behind))
         for node in set(step.nodes) - set(() if old is None else old.nodes):
             if (node, key, revision) not in self._has:
