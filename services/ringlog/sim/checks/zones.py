@@ -19,8 +19,8 @@ end of the partition. Nothing is planned where nothing is pending.
 
 *Data.* A tablet of a zone begins to move only from nodes that the partition's step leaves to those that it goes to. A
 step is recorded as applied only when all of the partition's tablets are on its nodes, and nobody else has them but for
-those of the steps behind it, and those who had it at rest and are planned to have it again; a cancel as done when nobody
-has them but those who had them before, and each of these who is alive.
+those of the steps behind it, and those who had it at rest and are planned to have it again; a cancel as done when
+nobody has them but those who had them before, and each of these who is alive.
 
 *Restarts.* When replicas begin to be made anew, a quorum of the voters is alive without them. When that is over, with
 nothing in between that ends it, the group has been without them, and who is back has a replica that was begun since,
