@@ -8,9 +8,12 @@ from __future__ import annotations
 import sys
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.system.guarded_kafka import Guarded, guarded_kafka
+from tests.system.user import User
 
 from ringlog.stack import Stack, StackInfo
 from ringlog.stack.artifacts import jars
@@ -70,3 +73,18 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             yield session
         finally:
             session.stop()
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    """A broker where nobody does anything without logging in."""
+    with guarded_kafka(tmp_path_factory.mktemp("guarded")) as found:
+        yield found
+
+
+@pytest.fixture
+def user(tmp_path: Path) -> Iterator[User]:
+    """Somebody at a command line with a home of their own."""
+    somebody = User(tmp_path)
+    yield somebody
+    somebody.end()

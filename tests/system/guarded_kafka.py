@@ -54,6 +54,10 @@ RIGHTS = (
 """Kind and prefix of what Ringlog's user may use; an empty prefix is that of the clusters."""
 
 
+PREFIX = "co."
+"""Of the names of the clusters that its users may use."""
+
+
 @dataclass(frozen=True, slots=True)
 class Guarded:
     """The broker; ``login`` and ``tls_login`` are files for its two listeners, ``secrets`` what nobody may print.
@@ -72,8 +76,8 @@ class Guarded:
 
 
 @contextmanager
-def guarded_kafka(folder: Path, prefix: str) -> Iterator[Guarded]:
-    """The broker, with rights for clusters whose names begin with ``prefix``."""
+def guarded_kafka(folder: Path) -> Iterator[Guarded]:
+    """The broker, with rights for clusters whose names begin with ``PREFIX``."""
     plain, controller, inner, users, tls = choose(5)
     data, names = folder / "data", (*OWN, *(kind.value for kind in BrokerUser))
     words = {name: secrets.token_urlsafe(12) for name in names}
@@ -101,7 +105,7 @@ def guarded_kafka(folder: Path, prefix: str) -> Iterator[Guarded]:
         # The stack is up once its probe is taken, and that needs a right that is given while it starts.
         with ThreadPoolExecutor(1) as pool:
             starting = pool.submit(own.up)
-            _give_rights(f"{HOST}:{inner}", words, prefix)
+            _give_rights(f"{HOST}:{inner}", words)
             info = starting.result()
         yield Guarded(info, f"{HOST}:{users}", f"{HOST}:{tls}", login, tls_login, tuple(words.values()), admin, logins)
     finally:
@@ -154,10 +158,10 @@ def _certificate(folder: Path) -> tuple[Path, Path]:
     return store, certificate
 
 
-def _give_rights(inner: str, words: dict[str, str], prefix: str) -> None:
+def _give_rights(inner: str, words: dict[str, str]) -> None:
     """As the broker's own user: a user for Ringlog, what it may do, and the probe's right. Waits for the broker."""
     admin = AdminClient(connection(inner, Security().as_user("SASL_PLAINTEXT", "PLAIN", "kafka", words["kafka"])))
-    ours = [_binding(kind, begins or prefix, "User:ringlog", AclOperation.ALL) for kind, begins in RIGHTS]
+    ours = [_binding(kind, begins or PREFIX, "User:ringlog", AclOperation.ALL) for kind, begins in RIGHTS]
     ours.append(_binding(ResourceType.BROKER, "kafka-cluster", "User:ringlog", AclOperation.DESCRIBE, exact=True))
     probe = _binding(ResourceType.TOPIC, PROBE_TOPIC, "User:ANONYMOUS", AclOperation.ALL, exact=True)
     kind = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4_096)

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer
 from tests.system.agents_world import until
-from tests.system.guarded_kafka import Guarded, guarded_kafka
+from tests.system.guarded_kafka import PREFIX, Guarded
 from tests.system.user import User
 
 from ringlog.log.acls import BrokerUser
@@ -25,21 +24,7 @@ from ringlog.wire.records import NodeAck, encode_node_ack
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 
-PREFIX = "co."
 MASTER = "a-master-that-agents-know"
-
-
-@pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
-    with guarded_kafka(tmp_path_factory.mktemp("guarded"), PREFIX) as found:
-        yield found
-
-
-@pytest.fixture
-def user(tmp_path: Path) -> Iterator[User]:
-    somebody = User(tmp_path)
-    yield somebody
-    somebody.end()
 
 
 class Thief:

@@ -10,14 +10,13 @@ import json
 import stat
 import subprocess
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.system.cdc_world import PARTITIONS, write
-from tests.system.guarded_kafka import Guarded, guarded_kafka
+from tests.system.guarded_kafka import PREFIX, Guarded
 from tests.system.user import User
 
 from ringlog.kernel.ring.partition_key import compose
@@ -32,7 +31,6 @@ from ringlog.wire.records import encode_mutation
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 
-PREFIX = "co."
 TOO_LARGE = 2 * RECORD_BYTES_MAX + 64 * 1024
 """Bytes of a record that no topic takes: who is refused for its size had the right to write."""
 TABLE = {
@@ -49,19 +47,6 @@ TABLE = {
     "clustering_key": ["number"],
     "cdc": {"enabled": True},
 }
-
-
-@pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
-    with guarded_kafka(tmp_path_factory.mktemp("guarded"), PREFIX) as found:
-        yield found
-
-
-@pytest.fixture
-def user(tmp_path: Path) -> Iterator[User]:
-    somebody = User(tmp_path)
-    yield somebody
-    somebody.end()
 
 
 def test_nobody_does_anything_without_logging_in(guarded: Guarded, user: User) -> None:

@@ -9,6 +9,7 @@ from ringlog.kernel.commands.schema import CreateTable
 from ringlog.kernel.commands.tablets import MigrateTablets, Shard, TabletMigration
 from ringlog.kernel.commands.zones import CreateZone
 from ringlog.kernel.state import ClusterState
+from ringlog.kernel.tablets.track import transitions
 from ringlog.kernel.values import CdcOptions, Column, Command, Replication, TabletOptions, Witness
 from ringlog.kernel.zones.distribution import is_alive
 from ringlog.node.protocol.groups import Member
@@ -46,6 +47,11 @@ def with_data(letters: str, outside: str = "", **values: object) -> ClusterState
 def on(state: ClusterState, number: int = 0, table: str = TABLE) -> str:
     """The letters of the nodes that have a tablet."""
     return "".join(sorted(chr(int(one.node[:8], 16) + 64) for one in state.tablets[table].replicas(number)))
+
+
+def stage(state: ClusterState) -> str:
+    """The stage of the first tablet that is on its way; empty if none is."""
+    return next((one.stage for _, one in transitions(state)), "")
 
 
 def migration(

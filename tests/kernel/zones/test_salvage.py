@@ -16,7 +16,6 @@ from ringlog.kernel.fold import fold
 from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.tablets.groups import group_of, streams_of
-from ringlog.kernel.tablets.track import transitions
 from ringlog.kernel.zones.data import goal_of, holders
 from ringlog.kernel.zones.resets import can_go_on
 from ringlog.kernel.zones.salvage import having, may_lose, unsaved
@@ -34,6 +33,7 @@ from tests.kernel.zones.placed import (
     of_rebalancer,
     on,
     said,
+    stage,
     with_data,
 )
 from tests.kernel.zones.scenes import done, down, ids, partition, reset, shown, tried, trigger
@@ -69,10 +69,6 @@ def steps(state: ClusterState, count: int) -> ClusterState:
                 state = after
                 break
     return state
-
-
-def stage(state: ClusterState) -> str:
-    return next((one.stage for _, one in transitions(state)), "")
 
 
 # ------------------------------------------------------------------------------------------------- what happens

@@ -19,9 +19,11 @@ from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Witness
 from ringlog.node import registers
 from ringlog.node.registers import Behind, RegisterReplica
+from ringlog.operator.rehearsal import acknowledgements
+from ringlog.operator.waiting import tablet_waiting
 from ringlog.protocol.tablet_steps import tablet_steps
 from ringlog.wire.cells import RegisterCell, key_of
-from tests.kernel.zones.placed import TABLE, alive, of_coordinator, with_data
+from tests.kernel.zones.placed import TABLE, alive, of_coordinator, stage, with_data
 from tests.kernel.zones.scenes import done, down, ids, partition, reset, shown, tried
 
 KEY = key_of(TABLE, b"k")
@@ -140,13 +142,13 @@ def test_only_the_survivor_is_written_when_all_who_are_alive_know_that_only_he_i
     """Else a majority of the others, who know of the reset alone, would answer a read that misses such a write."""
     _, state, survivor, others = salvaging()
     state = on(state)
-    assert state.tablets[TABLE].tablet(0).transition.stage == "salvaged"  # type: ignore[union-attr]
+    assert stage(state) == "salvaged"
     for silent in others:
         assert on(state, (silent,)) is state, "each is waited for"
         assert on(done(state, *down(_letter(silent))), (silent,)).tablets is not state.tablets
     assert [(len(need.members), need.count) for need in planned(state).needs] == [(7, 4), (1, 1)]
     state = on(state)
-    assert state.tablets[TABLE].tablet(0).transition.stage == "end_salvage"  # type: ignore[union-attr]
+    assert stage(state) == "end_salvage"
     assert [(need.members, need.count) for need in planned(state).needs] == [((survivor,), 1)]
 
 
@@ -164,6 +166,22 @@ def test_who_is_declared_down_when_the_survivor_is_read_counts_where_nobody_admi
         witnesses = [Witness(node, dead.epoch, dead.epoch) for node in (*alive(dead), *silent)]
         (step,) = tablet_steps(dead, witnesses, [])
         assert tried(dead, step)[1] == "", "who has said so, and is declared down then, counts"
+
+
+def test_who_waits_for_a_majority_to_know_that_only_the_survivor_is_read_is_told_the_way_out_and_may_take_it() -> None:
+    _, state, survivor, others = salvaging()
+    dead = done(on(state), *down("".join(map(_letter, others[:2]))))
+    assert stage(dead) == "salvaged"
+    acks = {node: ack for node, ack in acknowledgements(dead, 0).items() if node in alive(dead)}
+    waits = tablet_waiting(dead, dead.tablets[TABLE], dead.tablets[TABLE].tablet(0), acks)
+    assert "go on without: ringlog zone reset z --admit-loss" in waits.ways_out
+    again = dict.fromkeys(map(_letter, alive(dead)), 1)
+    assert tried(dead, reset(dead, again))[1] == "may_lose_data"
+    after = done(dead, reset(dead, again, admits_loss=True))
+    assert after.zone_partitions["z/0"].pending[0].peers == (survivor,), "he alone was read"
+    for _ in range(3):
+        after = on(after)
+    assert stage(after) == "", "it is over"
 
 
 def _salvaging_lossy() -> ClusterState:
