@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from ringlog.cli.connection import Json, out
-from ringlog.operator.certificates import make_certificates
+from ringlog.operator.certificates import MASTER, make_certificates
 
 
 def register(app: typer.Typer) -> None:
@@ -56,12 +56,16 @@ def certificates(
         for given in (node, ack_key)
     )
     made = make_certificates(folder, pairs, client or (), days, agents or (), keys)
+    files = [(name, node_id, str(folder / f"{name}.acks")) for name, node_id in keys]
     if as_json:
-        typer.echo(json.dumps([asdict(one) | {"config": str(one.config)} for one in made]))
+        shown = [asdict(one) | {"config": str(one.config)} for one in made]
+        typer.echo(json.dumps([*shown, *({"name": name, "node": of, "ack_key": file} for name, of, file in files)]))
         return
     for one in made:
         whose = f"node {one.name} {one.node}" if one.node else one.name
         out.print(f"{one.config}: {whose}", markup=False)
-    for name, node_id in keys:
-        out.print(f"{folder / name}.acks: node {name} {node_id}", markup=False)
-    out.print(f"keep {folder / 'ca.key'} away from the machines of the cluster, acks.master from nodes", markup=False)
+    for name, of, file in files:
+        out.print(f"{file}: node {name} {of}", markup=False)
+    if made:
+        out.print(f"keep {folder / 'ca.key'} away from the machines of the cluster", markup=False)
+    out.print(f"keep {folder / MASTER} away from nodes", markup=False)
