@@ -20,6 +20,7 @@ from tests.system.registers_load import KEYSPACE, Load
 
 from ringlog.client.client import Client
 from ringlog.client.coordinator import Coordinator
+from ringlog.client.plans import Level
 from ringlog.client.results import AppliedResult
 from ringlog.kernel.operations.stages import is_ended
 from ringlog.kernel.outcome import Entry, Outcome, UnreadableEntry
@@ -133,8 +134,12 @@ class RegistersCluster(NodesWorld):
         until(lambda: self.member(name), f"{name} to be registered")
         return self.id_of(name)
 
-    def fill(self, count: int) -> None:
-        """Registers that no application looks at, so that streams have many pages."""
+    def fill(self, count: int, level: Level = Level.QUORUM) -> None:
+        """Registers that no application looks at, so that streams have many pages.
+
+        ``level``: ALL, if one replica alone is to answer for them later. What a quorum has answered is perhaps still on
+        its way to the third one, and goes no further when the coordinator closes.
+        """
         numbers = iter(range(count))
         lock = threading.Lock()
         with (
@@ -148,7 +153,7 @@ class RegistersCluster(NodesWorld):
                         number = next(numbers, None)
                     if number is None:
                         return
-                    coordinator.write(self.space, b"filling-%d" % number, VALUE, timestamp=1, timeout_s=30)
+                    coordinator.write(self.space, b"filling-%d" % number, VALUE, timestamp=1, level=level, timeout_s=30)
 
             threads = [threading.Thread(target=fill) for _ in range(FILLERS)]
             for thread in threads:

@@ -13,6 +13,7 @@ from tests.system.agents_world import AgentsWorld
 from tests.system.registers_cluster import DEADLINE_S, RegistersCluster
 
 from ringlog.client.coordinator import Coordinator
+from ringlog.client.plans import Level
 from ringlog.kernel.commands.keyspaces import CreateKeyspace
 from ringlog.kernel.commands.nodes import DeclareDown, DeclareUp
 from ringlog.kernel.commands.schema import CreateTable
@@ -54,7 +55,7 @@ def test_a_highly_available_zone_serves_its_data_from_who_is_left_and_takes_the_
     columns = (Column("part", "text"),)
     world.submit(CreateTable(keyspace, table, str(uuid.uuid4()), columns, ("part",), (), CdcOptions()))
     world.space = TABLE
-    world.fill(REGISTERS)
+    world.fill(REGISTERS, Level.ALL)
 
     for name in ("n2", "n3"):
         world.nodes[name].kill()

@@ -114,7 +114,7 @@ class Coordinator:
         self._subscription = replica.subscribe(self._hear)
 
     def close(self) -> None:
-        """End; requests under way time out."""
+        """End; requests under way time out. What is still on its way to replicas that nobody waits for stops there."""
         self._subscription.close()
         self._peers.close()
 
