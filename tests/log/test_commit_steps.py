@@ -1,0 +1,87 @@
+"""The steps of a commit, carried out by hand: when entries are sent again, and when patience ends.
+
+Time passes only where the steps wait: no test depends on how busy the machine is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from ringlog.kernel.fold import fold
+from ringlog.kernel.state import ClusterState
+from ringlog.log.replica import LogReplica
+from ringlog.protocol.commit import PAUSES_MAX, Undecided, commit
+from ringlog.protocol.effects import Append, Newest, Now, Until, carry_out
+from ringlog.protocol.fates import EntryChain, Fate
+from tests.log.conftest import ChainMaker
+
+RESEND = 100
+
+
+@dataclass
+class ByHand:
+    """A log that shows nothing of what it takes, unless it shows ``then`` at its first append."""
+
+    state: ClusterState
+    then: ClusterState | None = None
+    now: int = 0
+    sent: list[tuple[int, int]] = field(default_factory=list)
+    """(time, number of entries) of each append."""
+
+    def perform(self, effect: Any) -> Any:
+        match effect:
+            case Now():
+                return self.now
+            case Newest():
+                return self.state
+            case Append(records):
+                self.sent.append((self.now, len(records)))
+                self.state = self.then or self.state
+                return None
+            case Until(found, patience):
+                value = found(self.state)
+                self.now += patience if value is None else 0
+                return value
+        raise AssertionError(effect)
+
+
+def _after(state: ClusterState, chain: EntryChain) -> ClusterState:
+    for encoded in chain.entries:
+        state = fold(state, encoded.entry).state
+    return state
+
+
+def test_open_entries_are_sent_after_pauses_that_double_up_to_a_longest(
+    replica: LogReplica, chain_of: ChainMaker
+) -> None:
+    log = ByHand(replica.state)
+    with pytest.raises(Undecided, match="3 entries after epoch 1") as caught:
+        carry_out(commit(chain_of(log.state), 3000, RESEND), log.perform)
+    assert log.sent == [(0, 3), (100, 3), (300, 3), (700, 3), (1500, 3), (2300, 3)]
+    assert PAUSES_MAX * RESEND == 2300 - 1500
+    assert log.now == 3000, "the last pause ends with the patience, not after it"
+    assert caught.value.judged == (Fate.OPEN,) * 3
+
+
+def test_without_patience_entries_are_sent_once(replica: LogReplica, chain_of: ChainMaker) -> None:
+    log = ByHand(replica.state)
+    with pytest.raises(Undecided):
+        carry_out(commit(chain_of(log.state), 0, RESEND), log.perform)
+    assert (log.sent, log.now) == ([(0, 3)], 0)
+
+
+def test_what_was_handed_over_is_first_waited_for(replica: LogReplica, chain_of: ChainMaker) -> None:
+    chain = chain_of(replica.state)
+    log = ByHand(replica.state, then=_after(replica.state, chain))
+    assert carry_out(commit(chain, resend=RESEND, handed=3), log.perform) == (Fate.APPLIED,) * 3
+    assert log.sent == [(RESEND, 3)]
+
+
+def test_what_is_final_is_not_sent(replica: LogReplica, chain_of: ChainMaker) -> None:
+    chain = chain_of(replica.state)
+    log = ByHand(_after(replica.state, chain))
+    assert carry_out(commit(chain, 0, RESEND), log.perform) == (Fate.APPLIED,) * 3
+    assert log.sent == []
