@@ -34,7 +34,7 @@ from ringlog.wire.data import PAGE_BYTES_MAX
 from ringlog.wire.records import NodeAck
 from tests.kernel.entries import node, uuid
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 def until(condition: Callable[[], bool], what: str) -> None:

@@ -24,6 +24,7 @@ from ringlog.wire.cells import Key, RegisterCell
 from ringlog.wire.data import NOT_MEMBER
 from tests.kernel.entries import applied
 from tests.kernel.operations.drive import report_of
+from tests.node.data_world import until
 from tests.node.world import begin_join, cluster, name_of, step
 
 NODE = name_of(1)
@@ -108,6 +109,7 @@ def test_writes_in_hand_while_ranges_go_leave_nothing_behind(tmp_path: Path) -> 
     threads = [threading.Thread(target=write, args=(number,)) for number in range(6)]
     for thread in threads:
         thread.start()
+    until(lambda: "" in said, "a write under the first epoch")
     for state in log[1:]:
         host.adopt(state)
         assert recover_copy(tmp_path)[0] >= state.epoch, "an epoch is on the disk before anything is done under it"
