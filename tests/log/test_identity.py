@@ -24,6 +24,7 @@ from ringlog.log.port import LogRecord
 from ringlog.log.replica import LogReplica
 from ringlog.runtime.clock import ManualClock
 from ringlog.runtime.draw import SeededDraw
+from tests.node.data_world import until
 
 WATCH_S = 0.05
 HERE, THERE = "kafka-a", "kafka-b"
@@ -55,7 +56,7 @@ class World:
         replica = LogReplica(self.log, record=memory, watch_s=WATCH_S, **options)  # type: ignore[arg-type]
         try:
             with replica:
-                replica.read_barrier(10)
+                replica.read_barrier(60)
                 return ""
         except (ReplicaHalted, LogDamaged) as error:
             return error.code
@@ -187,7 +188,7 @@ def test_a_record_of_0_1_0_is_read_and_made_complete(world: World, tmp_path: Pat
 
 def halt_of(replica: LogReplica) -> str:
     with pytest.raises(ReplicaHalted) as caught:
-        replica.wait_for(lambda _: None, 10, "its halt")
+        replica.wait_for(lambda _: None, 60, "its halt")
     return caught.value.code
 
 
@@ -264,7 +265,7 @@ def test_entries_of_an_author_that_lies_halt_nobody() -> None:
         one = liar.entry(state, Noop())
         made_up = replaced(state, state_id=one.entry.state_id)
         log.append([liar.entry(made_up, Noop()).data])
-        replica.wait_for(lambda _: log.looks[1:] == [3], 10, "a look at the newest entry")
+        until(lambda: 3 in log.looks[1:], "a look at the newest entry")
         log.append([one.data])
         assert replica.read_barrier().epoch == state.epoch + 1
         assert replica.halted is None

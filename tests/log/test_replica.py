@@ -36,6 +36,7 @@ from ringlog.runtime.clock import ManualClock
 from ringlog.runtime.draw import SeededDraw
 from ringlog.wire.entries import encode_entry
 from tests.log.faulty import FaultyLog
+from tests.node.data_world import until
 
 ChainMaker = Callable[..., EntryChain]
 WATCH_S = 0.05
@@ -43,7 +44,7 @@ WATCH_S = 0.05
 
 def halt_of(replica: LogReplica) -> ReplicaHalted:
     with pytest.raises(ReplicaHalted) as caught:
-        replica.wait_for(lambda _: None, 10, "its halt")
+        replica.wait_for(lambda _: None, 60, "its halt")
     assert replica.halted is not None
     return caught.value
 
@@ -66,7 +67,7 @@ def test_a_barrier_waits_for_the_position_and_not_for_records(
     assert isinstance(inner, MemoryLog)
     log.append([chain_of(replica.state, Noop()).entries[0].data])
     inner.gap(3)
-    assert replica.read_barrier(10).epoch == 2
+    assert replica.read_barrier(60).epoch == 2
     assert replica.position == 5
 
 
@@ -83,7 +84,7 @@ def test_a_wait_ends_with_the_state_that_it_waited_for(
     got: list[int] = []
     waiter = threading.Thread(
         target=lambda: got.append(
-            replica.wait_for(lambda state: state.epoch if state.epoch > 3 else None, 10, "epoch 4")
+            replica.wait_for(lambda state: state.epoch if state.epoch > 3 else None, 60, "epoch 4")
         )
     )
     waiter.start()
@@ -331,7 +332,7 @@ def test_a_topic_that_is_missing_for_a_moment_is_no_reason_to_halt() -> None:
     log.append([author.entry(EMPTY_STATE, InitializeCluster("c")).data])
     with LogReplica(log, watch_s=0.01) as replica:
         while log.looks <= 10:
-            assert replica.read_barrier(10).epoch == 1
+            assert replica.read_barrier(60).epoch == 1
         assert replica.halted is None
 
 
@@ -355,7 +356,7 @@ def test_a_topic_seen_missing_before_and_after_a_silence_is_no_reason_to_halt(mo
     log.append([author.entry(EMPTY_STATE, InitializeCluster("c")).data])
     with LogReplica(log, watch_s=0.01) as replica:
         while log.looks <= 26 and replica.halted is None:
-            assert replica.read_barrier(10).epoch == 1
+            assert replica.read_barrier(60).epoch == 1
         assert replica.halted is None
 
 
@@ -376,9 +377,9 @@ def test_a_topic_that_told_its_id_is_there_although_its_end_is_not_known(monkeyp
     author = Author("me", ManualClock(), SeededDraw(b"x"))
     log.append([author.entry(EMPTY_STATE, InitializeCluster("c")).data])
     with LogReplica(log, watch_s=0.01) as replica:
-        assert replica.read_barrier(10).epoch == 1
+        assert replica.read_barrier(60).epoch == 1
         log.started = True
-        assert replica.wait_for(lambda _: log.looks >= 30 or replica.halted is not None, 10, "looks") is True
+        until(lambda: log.looks >= 30 or replica.halted is not None, "looks")
         assert replica.halted is None
 
 
