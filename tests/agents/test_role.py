@@ -16,7 +16,7 @@ from ringlog.log.replica import LogReplica
 from ringlog.runtime.settings import ProcessSettings
 
 NOBODY = "127.0.0.1:1"
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 class Sender(RoleThread):

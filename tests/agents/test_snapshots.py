@@ -50,7 +50,7 @@ class Agents:
         """The first records of the topic, when there are so many."""
         tail, found = self.cluster.records.tail(0), list[object]()
         while len(found) < count:
-            records = tail.poll(20.0)
+            records = tail.poll(60)
             assert records, f"{len(found)} of {count} records came"
             found += [decode_snapshot_record(record.data) for record in records]
         return found
@@ -119,7 +119,7 @@ def test_a_broker_that_is_away_costs_that_snapshot_only(agents: Agents) -> None:
     away = Away()
     agents.act("keeper", away)
     agents.cluster.apply(TakeSnapshot())
-    assert away.refused.wait(20)
+    assert away.refused.wait(60)
     agents.cluster.apply(Noop(), TakeSnapshot())
     chunk, head = agents.heard(2)
     assert (getattr(chunk, "number", None), getattr(head, "epoch", None)) == (0, agents.cluster.state.epoch)

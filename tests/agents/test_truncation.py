@@ -231,8 +231,8 @@ def test_threads_confirm_archive_and_delete(world: World) -> None:
         threads.act("publisher")
         threads.apply(TakeSnapshot())
         marked = world.cluster.taken[-1].state.epoch
-        keeper.wait_for(lambda state: confirmed_snapshots(state)[1:] or None, 20, "a confirmation")
-        keeper.wait_for(lambda state: state.log_bounds.get("archived"), 20, "an archive")
+        keeper.wait_for(lambda state: confirmed_snapshots(state)[1:] or None, 60, "a confirmation")
+        keeper.wait_for(lambda state: state.log_bounds.get("archived"), 60, "an archive")
         catch_up(keeper)
         world.published = 0
         threads.apply(TruncateLog(marked))
@@ -257,4 +257,4 @@ def test_who_takes_over_does_what_was_left(world: World) -> None:
 def _await(world: World, begin: int) -> None:
     log = world.cluster.log
     with log._changed:
-        assert log._changed.wait_for(lambda: log.begin_offset() == begin, 20)
+        assert log._changed.wait_for(lambda: log.begin_offset() == begin, 60)

@@ -38,7 +38,7 @@ def test_of_several_at_once_exactly_one_founds() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
     assert [founding.here for founding in foundings].count(True) == 1
     winner = next(founding for founding in foundings if founding.here)
     assert {founding.cluster_id for founding in foundings} == {winner.cluster_id}
@@ -52,7 +52,7 @@ def test_a_founding_that_comes_second_is_foreign_and_harmless() -> None:
         thread = threading.Thread(target=lambda: waiting.append(found(log, slow, "orders", submitter="slow")))
         thread.start()
         other = found(log, quick, "orders", submitter="quick")
-        thread.join(30)
+        thread.join(60)
         log.release()
         assert slow.read_barrier().epoch == quick.read_barrier().epoch == 1
         assert waiting[0].cluster_id == other.cluster_id

@@ -35,7 +35,7 @@ from tests.kernel.entries import random_history
 from tests.log.test_snapshots import Cluster
 from tests.node.test_log_copy import confirmed, filled
 
-LONG_S = 20.0
+LONG_S = 60.0
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ def test_answers_come_in_the_order_of_the_seats_from_any_thread() -> None:
     for thread in fill:
         thread.start()
     for thread in (*fill, waits):
-        thread.join(10)
+        thread.join(60)
     assert found == [tuple(range(200))]
 
 

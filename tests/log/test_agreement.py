@@ -22,7 +22,7 @@ from ringlog.log.replay import catch_up
 from ringlog.log.replica import LogReplica
 from tests.log.test_snapshots import Cluster, confirmation
 
-LONG_S = 20.0
+LONG_S = 60.0
 
 
 class Reader:

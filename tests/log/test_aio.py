@@ -22,9 +22,9 @@ def test_waiting_for_a_newer_epoch(log: FaultyLog, replica: LogReplica, chain_of
             assert (await waiting.newer_than(0)).epoch == 1
             newer = asyncio.create_task(waiting.newer_than(1))
             await asyncio.to_thread(log.append, [chain_of(replica.state, Noop()).entries[0].data])
-            assert (await asyncio.wait_for(newer, 10)).epoch == 2
+            assert (await asyncio.wait_for(newer, 60)).epoch == 2
             assert (await waiting.read_barrier()).epoch == 2
-            assert await waiting.wait_for(lambda state: state.name, 10, "a name") == "tests"
+            assert await waiting.wait_for(lambda state: state.name, 60, "a name") == "tests"
         finally:
             waiting.close()
 
@@ -54,6 +54,6 @@ def test_a_halt_ends_the_wait(log: FaultyLog, replica: LogReplica) -> None:
         newer = asyncio.create_task(waiting.newer_than(1))
         await asyncio.to_thread(log.append, [b"anything"])
         with pytest.raises(ReplicaHalted, match="broken"):
-            await asyncio.wait_for(newer, 10)
+            await asyncio.wait_for(newer, 60)
 
     asyncio.run(run())

@@ -106,7 +106,7 @@ def test_nothing_is_sent_again_before_there_is_an_answer(
     with pytest.raises(WaitTimedOut):
         replica.wait_for(lambda _: len(answers) > 1, 10 * QUICK_S, "a second append")
     answers[0].set_exception(LogUnavailable("no answer in time"))
-    author.join(30)
+    author.join(60)
     assert replica.read_barrier().epoch == chain.base + 3
     assert len(answers) == 2, "the slow answer was waited for, and then it was sent again"
 

@@ -141,7 +141,7 @@ def test_rules_added_at_once_get_names_of_their_own(tmp_path: Path) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
     assert sorted(names) == sorted(f"a-{number}" for number in range(1, 41))
     assert len(FolderDelays(tmp_path).rules()) == 40
 

@@ -91,7 +91,7 @@ def test_silence_ends_the_wait_and_what_was_folded_is_kept() -> None:
     log = SlowLog()
     with LogReplica(log) as replica:
         log.give(4)
-        replica.wait_for(lambda _: replica.position == 4, 10, "four records")
+        replica.wait_for(lambda _: replica.position == 4, 60, "four records")
         hours = Hours(log, replica, 0.0)
 
         def nothing_comes() -> None:

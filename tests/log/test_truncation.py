@@ -21,7 +21,7 @@ from ringlog.wire.records import StoredSnapshot
 from tests.log.test_snapshots import Cluster
 
 WATCH_S = 0.01
-LONG_S = 20.0
+LONG_S = 60.0
 
 
 @pytest.fixture

@@ -86,7 +86,7 @@ class Kept:
 def appended(kept: Kept, records: list[JournalRecord]) -> None:
     """Each record on the disk before the next one is asked for."""
     for record in records:
-        assert kept.append(record).wait(30), kept.journal.failure
+        assert kept.append(record).wait(60), kept.journal.failure
 
 
 SEALER = Sealer(bytes(16))
@@ -317,7 +317,7 @@ def test_many_appends_share_a_sync_and_are_told_in_order(tmp_path: Path) -> None
     kept = Kept(tmp_path)
     for number in range(1, 201):
         kept.append(JournalRecord(start=number, cells=((KEYS[number % 4], RegisterCell(number, b"v" * 50)),)))
-    assert kept.append(JournalRecord(epoch=7)).wait(30)
+    assert kept.append(JournalRecord(epoch=7)).wait(60)
     kept.close()
     assert kept.told == [*range(1, 201), 0]
     image = recover(tmp_path)[0]

@@ -28,7 +28,7 @@ from ringlog.wire.records import StoredSnapshot
 from tests.kernel.commands.test_service import ONE, of
 from tests.log.test_snapshots import Cluster
 
-LONG_S = 20.0
+LONG_S = 60.0
 
 
 @pytest.fixture

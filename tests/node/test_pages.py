@@ -296,7 +296,7 @@ def test_a_source_that_may_not_go_on_says_so(source: Source, monkeypatch: pytest
 
     def held(page: Callable[[RowVersion | None], Sequence[RowVersion]], after: RowVersion | None) -> Iterator[Body]:
         def next_page(last: RowVersion | None) -> Sequence[RowVersion]:
-            assert last is None or gate.wait(30)  # a source sends as far as the transport takes it
+            assert last is None or gate.wait(60)  # a source sends as far as the transport takes it
             return page(last)
 
         return bodies(next_page, after)
@@ -315,7 +315,7 @@ def test_too_many_streams_at_once_are_told(source: Source, monkeypatch: pytest.M
 
     def held(*_: object) -> Iterator[Body]:
         begun.release()
-        assert gate.wait(30)
+        assert gate.wait(60)
         return iter(())
 
     monkeypatch.setattr(row_stream, "bodies", held)
@@ -324,7 +324,7 @@ def test_too_many_streams_at_once_are_told(source: Source, monkeypatch: pytest.M
     for thread in asking:
         thread.start()
     for _ in streams:
-        assert begun.acquire(timeout=30)
+        assert begun.acquire(timeout=60)
     with pytest.raises(StreamBroken) as broken:
         source.pull().once()
     assert broken.value.code == BUSY

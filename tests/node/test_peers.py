@@ -466,7 +466,7 @@ def test_nodes_whose_broker_is_away_learn_from_each_other_and_serve_nothing_of_i
             until(lambda: asking._hints.known == 0, "the log to say that it was true")
             assert asking._hints.refuted == set()
             stopping.set()
-            thread.join(20)
+            thread.join(60)
             assert not thread.is_alive()
         answer = _asked_raw(server.port, EntriesRequest(uuid(1), TWO, 1, ""))
         assert answer.refused == FOREIGN_CLUSTER

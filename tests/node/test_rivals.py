@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import threading
 import uuid
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from ringlog.node.identity import NodeFolder, NodeOptions
 from ringlog.node.rivals import Rivals
 from ringlog.wire.ack_codes import coded, digest_of_key
 from ringlog.wire.records import NodeAck, encode_node_ack
+from tests.node.data_world import until
 
 CLUSTER = "00000000-0000-7000-8000-0000000000c1"
 OTHER = "00000000-0000-7000-8000-0000000000c2"
@@ -51,20 +51,12 @@ class Run:
 
     def notes(self, keys: tuple[str, ...]) -> None:
         """Until the folder has these keys."""
-        tick = threading.Event()
-        for _ in range(1_000):
-            if self.folder.kept_ack_keys() == tuple(map(digest_of_key, keys)):
-                return
-            tick.wait(0.01)
-        raise AssertionError("it does not note its keys")
+        wanted = tuple(map(digest_of_key, keys))
+        until(lambda: self.folder.kept_ack_keys() == wanted, "it to note its keys")
 
     def ends(self) -> str:
-        tick = threading.Event()
-        for _ in range(1_000):
-            if self.rivals.failure is not None:
-                return str(self.rivals.failure)
-            tick.wait(0.01)
-        raise AssertionError("it goes on")
+        until(lambda: self.rivals.failure is not None, "it to end")
+        return str(self.rivals.failure)
 
     def end(self) -> None:
         self.rivals.stop()

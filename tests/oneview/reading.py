@@ -25,7 +25,7 @@ from ringlog.wire.entries import decode_entry, encode_entry
 from tests.oneview.script import Actor, line
 
 SHORT_S = 0.1
-LONG_S = 20.0
+LONG_S = 60.0
 ME = "node-n1"
 APPLIED = OutcomeKind.APPLIED
 
