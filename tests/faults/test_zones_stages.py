@@ -147,7 +147,7 @@ class Cluster(RegistersCluster):
         hit = self.movement(load, begin, *harms, watch=watch)
         if way.is_cancelled:
             operator.join(60)
-            assert self.is_on(source) == {True}, "each partition was turned back"
+            self._are_where_they_were_left(source)
             self.ask_without(target)
             rest = ZoneWatch(self, ())
             rest.operation = ZONE
@@ -156,6 +156,13 @@ class Cluster(RegistersCluster):
         else:
             assert (self.is_on(source), self.is_on(target)) == ({False}, {True})
         return {harm.stage for harm in hit}
+
+    def _are_where_they_were_left(self, source: str) -> None:
+        """Who was turned back is on ``source``; where the operator came too late it is not."""
+        state = self.agents.state
+        for one in partitions_of(state, state.zones[ZONE]):
+            tablet = state.tablets[TABLE].tablet(one.number)
+            assert (self.id_of(source) in {replica.node for replica in tablet.replicas}) is bool(one.reason), one
 
     def _cancel_all(self, watch: ZoneWatch) -> None:
         """An operator turns back whatever is pending, once its data are on the way."""
