@@ -24,7 +24,7 @@ from ringlog_cdc.errors import StopRequested, WriterReplaced
 from ringlog_cdc.plan import OffsetRange, close_entry, route_entry
 from ringlog_cdc.plan_store import PlanStore
 from tests.cdc.bench import BenchWriter
-from tests.system.cdc_world import World
+from tests.system.cdc_world import World, now_us
 
 T = TypeVar("T")
 LEAD_US = 10_000_000
@@ -39,6 +39,7 @@ class Bench:
         self.folder = folder
         self.store = PlanStore(folder)
         self.world = World("", "memory", replica, self.author)
+        self.begun = now_us()
 
     def writer(self, submit: Callable[..., Submitted] | None = None) -> BenchWriter:
         """A writer named ``spark`` that was not registered yet."""
@@ -48,6 +49,15 @@ class Bench:
     def known(self) -> CdcWriter:
         """The writer as the log has it."""
         return self.replica.read_barrier().writers["spark"]
+
+    def await_extension(self, writer: str = "spark") -> int:
+        """The horizon, once it was raised above the clock for the first time; then it lies while the clock goes on."""
+
+        def raised() -> int:
+            found = self.replica.read_barrier().writers[writer].horizon
+            return found if found > self.begun else 0
+
+        return until(raised, "the first extension")
 
     def plan(self, used: int, done: bool = True) -> None:
         """A stored plan that routed something up to ``used``."""
@@ -76,7 +86,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     with LogReplica(metadata) as replica:
         found(metadata, replica, "memory", {"cdc_horizon_lead_us": LEAD_US})
         made = Bench(metadata, replica, tmp_path)
-        made.world.join("n1", (0,), time.time_ns() // 1000 - 3_600_000_000)
+        made.world.join("n1", (0,), now_us() - 3_600_000_000)
         yield made
 
 
@@ -102,7 +112,7 @@ def test_the_horizon_is_raised_when_the_writer_starts_and_then_lies_while_it_is_
     writer.register()
     writer.start()
     try:
-        until(lambda: bench.known.horizon > time.time_ns() // 1000, "the first extension")
+        bench.await_extension()
         assert writer.failure is None
     finally:
         writer.stop()
@@ -113,7 +123,7 @@ def test_a_preparation_lowers_the_horizon_to_just_above_what_plans_used(bench: B
     writer.register()
     writer.start()
     try:
-        high = until(lambda: (h := bench.known.horizon) > time.time_ns() // 1000 and h, "the first extension")
+        high = bench.await_extension()
         used = high - 8_000_000
         with writer.lock:
             bench.plan(used)
@@ -143,7 +153,7 @@ def test_a_lowering_binds_from_the_moment_it_is_submitted(bench: Bench) -> None:
     writer.register()
     writer.start()
     try:
-        high = until(lambda: (h := bench.known.horizon) > time.time_ns() // 1000 and h, "the first extension")
+        high = bench.await_extension()
         used = high - 8_000_000
         with writer.lock:
             bench.plan(used)
@@ -165,7 +175,7 @@ def test_a_newer_incarnation_stops_the_old_one(bench: Bench) -> None:
     writer.register()
     writer.start()
     try:
-        until(lambda: bench.known.horizon > time.time_ns() // 1000, "the first extension")
+        bench.await_extension()
         newer = bench.writer()
         newer.register()
         until(lambda: writer.failure, "the old one to stop")
@@ -183,7 +193,7 @@ def test_an_ended_generation_is_closed_in_the_chain_before_the_low_watermark_is_
     writer.register()
     writer.start()
     try:
-        until(lambda: bench.known.horizon > time.time_ns() // 1000, "the first extension")
+        bench.await_extension()
         operation = bench.world.begin_join("n2", (77,))
         bench.world.prepare_generation()
         second = bench.world.commit_generation(bench.known.horizon + 1)
@@ -228,7 +238,7 @@ def test_a_low_watermark_waits_for_the_rows_of_all_plans_before_the_closing(benc
     writer.register()
     first = bench.replica.state.generations[0].timestamp
     second = bench.world.join("n2", (77,), bench.known.horizon + 1)
-    writer.advance(time.time_ns() // 1000 + LEAD_US, first)
+    writer.advance(now_us() + LEAD_US, first)
     bench.plan(second.timestamp, done=False)
     writer.ends.passing = True
     writer.step()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +22,7 @@ from ringlog_cdc.errors import WriterReplaced
 from ringlog_cdc.plan_store import PlanStore
 from tests.cdc.bench import BenchWriter
 from tests.cdc.test_writer import LEAD_US, Bench, until
+from tests.system.cdc_world import now_us
 
 HOUR_US = 3_600_000_000
 
@@ -54,7 +54,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     with LogReplica(metadata) as replica:
         found(metadata, replica, "memory", {"cdc_horizon_lead_us": LEAD_US})
         made = Bench(metadata, replica, tmp_path)
-        made.world.join("n1", (0,), time.time_ns() // 1000 - HOUR_US)
+        made.world.join("n1", (0,), now_us() - HOUR_US)
         made.world.apply(CreateKeyspace("ks", Replication("simple", 1)))
         options = CdcOptions(enabled=True)
         made.world.apply(CreateTable("ks", "t", str(uuid.uuid4()), (Column("k", "int"),), ("k",), (), options))
@@ -74,11 +74,10 @@ def test_a_switch_and_its_close_wait_for_both_and_a_fence_ends_the_waiting(bench
         writer.register()
         writer.start()
     try:
-        for place in (spark, flink):
-            until(lambda place=place: place.horizon > time.time_ns() // 1000, "the first extension")
+        high = min(bench.await_extension(place.name) for place in (spark, flink))
         operation = bench.world.begin_join("n2", (77,))
         bench.world.prepare_generation()
-        until(lambda: max(spark.horizon, flink.horizon) < time.time_ns() // 1000, "both to lower their horizons")
+        until(lambda: max(spark.horizon, flink.horizon) < high, "both to lower their horizons")
         first = bench.replica.state.generations[0].id
         second = bench.world.commit_generation(max(spark.horizon, flink.horizon) + 1)
         bench.world.finish(operation)
@@ -109,7 +108,7 @@ def test_what_a_fenced_writer_planned_for_a_closed_generation_goes_to_the_dead_l
     assert closed_for(entry, bench.replica.state) == ()
     operation = bench.world.begin_join("n2", (77,))
     bench.world.prepare_generation()
-    bench.world.commit_generation(time.time_ns() // 1000)
+    bench.world.commit_generation(now_us())
     bench.world.finish(operation)
     first = bench.replica.read_barrier().generations[0].id
     bench.world.apply(CloseCdcGeneration(first, unwatched=True))
