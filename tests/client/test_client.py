@@ -159,7 +159,7 @@ def test_what_is_submitted_meanwhile_travels_together(metadata: FaultyLog, resul
         answers = [future.result(60) for future in futures]
     assert [len(records) for records in gate.appends] == [1, 1, 1, 1, 1]
     assert [len(decode_requests(record)) for records in gate.appends for record in records] == [1, 1, 2, 4, 8]
-    takeover, *commits = [len(records) for records in metadata.appends]
+    takeover, *commits = [len(records) for records in dict.fromkeys(metadata.appends)]
     assert takeover == 1
     assert sum(commits) == 16
     assert len(commits) <= 5, "each record is one group commit, perhaps with the one before"
@@ -190,10 +190,11 @@ def test_no_answer_leaves_the_fate_open_until_withdrawn(
         error = asked()
     assert client.withdraw(error.request_id, error.since_epoch) == WithdrawnResult(error.request_id, 2)
     late = next_request(requests_log)
-    entry = OTHER.entry(client.state, Noop(), request_id=late.request_id, since_epoch=late.since_epoch)
+    entry = OTHER.entry(client.read_barrier(), Noop(), request_id=late.request_id, since_epoch=late.since_epoch)
+    before = client.replica.counts[OutcomeKind.DUPLICATE]
     metadata.append([entry.data])
     assert client.read_barrier().epoch == 2
-    assert client.replica.counts[OutcomeKind.DUPLICATE] == 1
+    assert client.replica.counts[OutcomeKind.DUPLICATE] == before + 1
 
 
 def test_a_request_whose_time_has_passed_is_unknown_and_final(client: Client) -> None:

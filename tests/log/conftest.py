@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from ringlog.client.founding import found
 from ringlog.kernel.commands.cluster import Noop
 from ringlog.kernel.fold import fold
 from ringlog.kernel.state import ClusterState
@@ -19,6 +18,7 @@ from ringlog.runtime.clock import ManualClock
 from ringlog.runtime.draw import SeededDraw
 from ringlog.wire.entries import EncodedEntry
 from tests.log.faulty import FaultyLog
+from tests.log.once import founded
 
 ChainMaker = Callable[..., EntryChain]
 
@@ -38,9 +38,10 @@ def log() -> FaultyLog:
 @pytest.fixture
 def replica(log: FaultyLog) -> Iterator[LogReplica]:
     """A replica of the founded cluster."""
+    founded(log, "tests", draw=SeededDraw(b"founder"))
+    log.appends.clear()
     with LogReplica(log) as replica:
-        found(log, replica, "tests", clock=ManualClock(), draw=SeededDraw(b"founder"))
-        log.appends.clear()
+        replica.read_barrier()
         yield replica
 
 

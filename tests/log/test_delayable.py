@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringlog.client.founding import found
 from ringlog.kernel.commands.cluster import ChangeSettings, InitializeCluster, Noop, TakeOver
 from ringlog.kernel.fold import fold
 from ringlog.kernel.outcome import OutcomeKind
@@ -28,6 +27,7 @@ from ringlog.runtime.clock import ManualClock
 from ringlog.runtime.draw import SeededDraw
 from ringlog.wire.entries import EncodedEntry
 from tests.log.committing import FateOpen, commit
+from tests.log.once import founded
 
 ChainMaker = Callable[..., EntryChain]
 
@@ -46,7 +46,8 @@ class World:
         self.clock = ManualClock()
         self._open: list[LogReplica] = []
         self.plain = self.replica_of(self.truth)
-        found(self.truth, self.plain, "tests", clock=ManualClock(), draw=SeededDraw(b"founder"))
+        founded(self.truth, "tests", draw=SeededDraw(b"founder"))
+        self.plain.read_barrier()
 
     def log(self, participant: str, patience_s: float = 0.0) -> DelayableLog:
         return DelayableLog(self.truth, self.control, participant, clock=self.clock, patience_s=patience_s)

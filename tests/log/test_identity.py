@@ -11,9 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringlog.client.direct import DirectAuthor
-from ringlog.client.founding import found, founded_as
-from ringlog.client.results import AppliedResult
+from ringlog.client.founding import founded_as
 from ringlog.kernel.commands.cluster import Noop
 from ringlog.kernel.swift import replaced
 from ringlog.log.author import Author
@@ -24,6 +22,7 @@ from ringlog.log.port import LogRecord
 from ringlog.log.replica import LogReplica
 from ringlog.runtime.clock import ManualClock
 from ringlog.runtime.draw import SeededDraw
+from tests.log.once import appended, founded
 from tests.node.data_world import until
 
 WATCH_S = 0.05
@@ -39,17 +38,12 @@ class World:
         self.log = log or MemoryLog("shop.metadata")
         self.log.kafka = kafka
         self.seed = seed
-        with LogReplica(self.log) as replica:
-            draw = SeededDraw(seed)
-            found(self.log, replica, "shop", {"history_entries": history}, clock=ManualClock(), draw=draw)
+        founded(self.log, "shop", {"history_entries": history}, draw=SeededDraw(seed))
         self.cluster_id = founded_as(self.log)
 
     def grow(self, entries: int, seed: bytes = b"others") -> None:
         """Somebody appends so many."""
-        with LogReplica(self.log) as replica:
-            author = DirectAuthor(self.log, replica, "others", ManualClock(), SeededDraw(seed))
-            for _ in range(entries):
-                assert isinstance(author.submit(Noop()), AppliedResult)
+        appended(self.log, entries, draw=SeededDraw(seed))
 
     def read(self, memory: Path | ClusterRecords | None = None, **options: object) -> str:
         """The code of the halt of a reader that reads all, or nothing."""
@@ -231,10 +225,7 @@ def test_a_running_replica_that_slept_through_the_cut_halts(noise: int) -> None:
         replica.read_barrier()
         branch = MemoryLog("shop.metadata")
         branch.append([record.data for record in log._records[:2]])
-        with LogReplica(branch) as other:
-            author = DirectAuthor(branch, other, "others", ManualClock(), SeededDraw(b"after the power cut"))
-            for _ in range(10):
-                author.submit(Noop())
+        appended(branch, 10, draw=SeededDraw(b"after the power cut"))
         log.cut(2, [record.data for record in branch._records[2:]])
         assert halt_of(replica) == "log_forked"
         assert replica.state.epoch == 9 - noise, "nothing of the other history was taken"

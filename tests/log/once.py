@@ -1,0 +1,34 @@
+"""Entries that are in a log once: who submits them sends again what the log has not shown for half a second.
+
+For tests that count records and offsets, on a machine that may stand still for longer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ringlog.kernel.commands.cluster import InitializeCluster, Noop
+from ringlog.kernel.fold import fold
+from ringlog.kernel.state import EMPTY_STATE
+from ringlog.log.author import Author
+from ringlog.log.port import MetadataLog
+from ringlog.log.replica import LogReplica
+from ringlog.protocol.draw import Draw
+from ringlog.runtime.clock import ManualClock
+
+
+def founded(log: MetadataLog, name: str, settings: Mapping[str, int] | None = None, *, draw: Draw) -> None:
+    """The founding entry."""
+    command = InitializeCluster(name, tuple(sorted((settings or {}).items())))
+    log.append([Author("founder", ManualClock(), draw).entry(EMPTY_STATE, command, since_epoch=0).data])
+
+
+def appended(log: MetadataLog, entries: int, *, draw: Draw) -> None:
+    """So many Noops more, behind what is there."""
+    author = Author("others", ManualClock(), draw)
+    with LogReplica(log) as replica:
+        state = replica.read_barrier()
+    for _ in range(entries):
+        encoded = author.entry(state, Noop())
+        state = fold(state, encoded.entry).state
+        log.append([encoded.data])
