@@ -21,6 +21,7 @@ from ringlog.kernel.encoding import digest
 from ringlog.kernel.fold import fold
 from ringlog.kernel.outcome import OutcomeKind
 from ringlog.kernel.state import ClusterState
+from ringlog.log import replica as replicas
 from ringlog.log.author import Author
 from ringlog.log.errors import (
     LogReplaced,
@@ -110,7 +111,10 @@ def test_a_rival_in_the_middle_of_a_batch(log: KafkaLog) -> None:
         assert replica.state.state_id == rival.entry.state_id
 
 
-def test_another_topic_under_the_name_halts(stack: StackInfo, log: KafkaLog, tmp_path: Path) -> None:
+def test_another_topic_under_the_name_halts(
+    stack: StackInfo, log: KafkaLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replicas, "MISSING_S", DEADLINE_S)  # it is away for as long as the broker takes
     admin = admin_client(stack.bootstrap_servers)
     record = tmp_path / "metadata.json"
     with LogReplica(log, watch_s=0.2, record=record) as replica:
