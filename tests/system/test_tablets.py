@@ -93,11 +93,8 @@ def test_tablets_move_are_cut_and_merged_under_load_and_nothing_is_lost(world: T
     assert set(titles) == {*PANELS, *world.nodes}
 
 
+ASKS = "ringlog.agents.shells.asking", "AskingThread", "_submit"
 ZONE, PARTITIONS = "stock", 8
-ASKS = "ringlog.protocol.rebalancer", "", "ask", 4
-"""The rebalancer dies where it would ask for a fifth thing. Two triggers, of the new zone and of the altered one, come
-before the first step, which is recorded by then; the last of eight is not.
-"""
 ROWS, ROWS_FILLED = "store.parts", 40
 
 
@@ -106,20 +103,20 @@ def test_a_zone_moves_although_its_rebalancer_dies_and_waits_for_one_who_sleeps(
     for name in set(names) - set(world.nodes):
         world.begin(name)
     world.await_normal(*names)
-    active, replica = world.agents.start_dying(ROLE, *ASKS), world.agents.client.replica
-    world.agents.spawn(ROLE)
-    term, began = world.agents.term(ROLE), world.agents.state.epoch
+    dying, replica = world.agents.start_dying(ROLE, *ASKS, 5), world.agents.client.replica
+    began = world.agents.state.epoch
     world.submit(ChangeSettings((("zone_moves_max", 2),)))
     filter_ = '$[?(@.name < "n4")]'
     world.submit(CreateZone(ZONE, tuple(map(world.id_of, names)), PARTITIONS, 2, filter=filter_))
 
     world.submit(AlterZone(ZONE, replicas=3))
-    assert active.exit_code() == -signal.SIGKILL
+    assert dying.exit_code() == -signal.SIGKILL
+    assert 3 in sizes(world.agents.client.read_barrier()) != [3] * PARTITIONS
+    world.agents.start(ROLE)
     replica.wait_for(lambda state: sizes(state) == [3] * PARTITIONS, DEADLINE_S, "all to have three")
-    assert world.agents.term(ROLE) == term + 1
     steps = switches(world, began)
     assert Counter(number for number, _ in steps) == dict.fromkeys(range(PARTITIONS), 1), "none is lost, none is double"
-    assert len({author for _, author in steps}) == 2, "the one that was killed and the one that took over"
+    assert len({author for _, author in steps}) > 1, "the one that was killed and the one that came after it"
 
     # One partition is to stay on a node that sleeps: only that node can say that it goes on alone.
     state = world.agents.state
