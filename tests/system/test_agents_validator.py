@@ -148,26 +148,30 @@ def test_the_next_validator_repeats_a_rejection_under_its_own_term(world: Agents
     first = world.running("validator")
     request_id, since = "01890000-0000-7000-8000-00000000cafe", world.state.epoch
     advance = AdvanceCdcWriter("spark", "a", 1, 0)
-    answer = world.client.submit(advance, request_id=request_id, since_epoch=since)
+    answer = world.client.submit(advance, request_id=request_id, since_epoch=since, timeout_s=DEADLINE_S)
     assert isinstance(answer, RejectedResult)
     assert answer.code == "unknown_writer"
     first.kill()
     world.start("validator")
     assert isinstance(world.client.submit(RegisterCdcWriter("spark", "a"), timeout_s=DEADLINE_S), AppliedResult)
-    assert isinstance(world.client.submit(advance), AppliedResult)
-    again = world.client.submit(advance, request_id=request_id, since_epoch=since)
+    assert isinstance(world.client.submit(advance, timeout_s=DEADLINE_S), AppliedResult)
+    again = world.client.submit(advance, request_id=request_id, since_epoch=since, timeout_s=DEADLINE_S)
     assert again == answer
     terms = [result.term for result in world.results() if result.request_id == request_id]
     assert terms == sorted(terms)
-    assert len(set(terms)) == 2
+    assert len(set(terms)) >= 2, "more where a validator slept longer than its session"
 
 
 def test_a_request_id_that_is_used_twice(world: AgentsWorld) -> None:
     world.running("validator")
     request_id, since = "01890000-0000-7000-8000-00000000beef", world.state.epoch
     command = ChangeSettings((("operations_kept_max", 7),))
-    assert isinstance(world.client.submit(Noop(), request_id=request_id, since_epoch=since), AppliedResult)
-    answer = world.client.submit(command, request_id=request_id, since_epoch=since)
+
+    def asked(which: Command) -> Submitted:
+        return world.client.submit(which, request_id=request_id, since_epoch=since, timeout_s=DEADLINE_S)
+
+    assert isinstance(asked(Noop()), AppliedResult)
+    answer = asked(command)
     assert isinstance(answer, RejectedResult)
     assert answer.code == "request_id_reused"
     assert "operations_kept_max" not in world.state.settings
@@ -181,7 +185,7 @@ def test_bytes_that_are_no_request_and_commands_of_tomorrow_stop_nothing(world: 
     )
     requests.append([b"", b"junk", b"\xc3\x01" + bytes(8), encode_request(unknown)])
     requests.close()
-    assert isinstance(world.client.submit(Noop()), AppliedResult)
+    assert isinstance(world.client.submit(Noop(), timeout_s=DEADLINE_S), AppliedResult)
 
     def codes() -> list[str]:
         return [result.code for result in world.results() if result.request_id == unknown.request_id]
@@ -201,7 +205,7 @@ def test_what_is_answered_is_acknowledged_although_faust_rests(world: AgentsWorl
     try:
         for _ in range(2):
             for _ in range(30):
-                assert isinstance(world.client.submit(Noop()), AppliedResult)
+                assert isinstance(world.client.submit(Noop(), timeout_s=DEADLINE_S), AppliedResult)
             end = requests.end_offset()
             until(lambda end=end: group.committed([place], timeout=60)[0].offset == end, f"offset {end} of {place}")  # type: ignore[misc]
     finally:
@@ -214,7 +218,7 @@ def test_take_over_with_the_default_session_time_out(stack: StackInfo, cluster_n
     try:
         first = world.start("validator")
         world.spawn("validator")
-        assert isinstance(world.client.submit(Noop()), AppliedResult)
+        assert isinstance(world.client.submit(Noop(), timeout_s=DEADLINE_S), AppliedResult)
         first.kill()
         assert isinstance(world.client.submit(Noop(), timeout_s=DEADLINE_S), AppliedResult)
         assert world.term("validator") >= 2, "whoever answered is another one; it may have come before the kill"

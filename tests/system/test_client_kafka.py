@@ -108,13 +108,14 @@ def test_answers_through_a_validator_with_direct_authors_in_between(stack: Stack
         Client(stack.bootstrap_servers, cluster_name, "one") as client,
         Client(stack.bootstrap_servers, cluster_name, "two") as other,
     ):
-        futures = [client.submit_future(Noop() if place % 3 else DropKeyspace("nowhere")) for place in range(60)]
-        direct: list[Submitted] = [other.direct.submit(Noop()) for _ in range(10)]
+        commands = [Noop() if place % 3 else DropKeyspace("nowhere") for place in range(60)]
+        futures = [client.submit_future(command, timeout_s=DEADLINE_S) for command in commands]
+        direct: list[Submitted] = [other.direct.submit(Noop(), timeout_s=DEADLINE_S) for _ in range(10)]
         answers = [future.result(DEADLINE_S) for future in futures]
         assert [type(answer) for answer in answers] == [
             AppliedResult if place % 3 else RejectedResult for place in range(60)
         ]
-        state = other.strict_barrier()
+        state = other.strict_barrier(DEADLINE_S)
         truly(state, answers + direct)
         assert state.epoch == 1 + 1 + 40 + 10 + 1, "founding, take-over, applied, direct, strict barrier"
         with MetadataWatch(stack.bootstrap_servers, cluster_name) as watch:
@@ -130,7 +131,7 @@ def test_submissions_outlive_a_killed_broker(tmp_path: Path, cluster_name: str) 
         found_cluster(info.bootstrap_servers, cluster_name)
         logs = Logs.of_kafka(info.bootstrap_servers, cluster_name)
         with MiniValidator(logs, "v1"), Client(info.bootstrap_servers, cluster_name, "one") as client:
-            first = client.submit(Noop())
+            first = client.submit(Noop(), timeout_s=DEADLINE_S)
             futures = [client.submit_future(Noop(), timeout_s=DEADLINE_S) for _ in range(100)]
             os.kill(info.broker_pid, signal.SIGKILL)
             futures += [client.submit_future(Noop(), timeout_s=DEADLINE_S) for _ in range(100)]
