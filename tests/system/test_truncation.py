@@ -35,6 +35,8 @@ from ringlog.wire.records import StoredSnapshot
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 ROLES = ("coordinator", "keeper", "publisher", "validator")
+SESSION_TIMEOUT_S = 6
+"""Long enough for a busy machine not to replace an agent, whose term is an entry, while states are compared."""
 
 
 class Asleep(KafkaLog):
@@ -53,7 +55,7 @@ class World:
     """A cluster with all agents that a truncation concerns, an archive, and a node that is in the directory."""
 
     def __init__(self, stack: StackInfo, cluster: str, folder: Path) -> None:
-        self.agents = AgentsWorld(stack, cluster, folder)
+        self.agents = AgentsWorld(stack, cluster, folder, SESSION_TIMEOUT_S)
         self.place = stack.bootstrap_servers, cluster
         self.archive = "--archive", str(folder / "archive")
         self.agents.environment["RINGLOG_ARCHIVE"] = self.archive[1]
