@@ -74,7 +74,7 @@ def write(key: str | None, number: int, timestamp: int | None = None, **changes:
 
 
 def until(
-    condition: Callable[[], T], what: str, check: Callable[[], None] | None = None, timeout_s: float = 120.0
+    condition: Callable[[], T], what: str, check: Callable[[], None] | None = None, timeout_s: float = 240.0
 ) -> T:
     """The first true answer of ``condition``; ``check`` may raise why there will be none."""
     deadline = time.monotonic() + timeout_s

@@ -56,9 +56,10 @@ def run_to_idle(stack: StackInfo, cluster: str, checkpoint: Path, spark: SparkSe
 
 
 def lines(checkpoint: Path, event: str) -> list[dict[str, object]]:
-    """The progress lines of one kind."""
+    """The progress lines of one kind; the last one may not be whole yet."""
     path = checkpoint / "progress.jsonl"
-    found = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    text = path.read_text() if path.exists() else ""
+    found = [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
     return [line for line in found if line["event"] == event]
 
 
