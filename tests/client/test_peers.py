@@ -6,7 +6,7 @@ import json
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 import pytest
@@ -21,6 +21,12 @@ STATE = applied(founded(), node(1))
 GOOD = {"node": ME, "cluster_id": STATE.cluster_id, "data_port": 7402}
 
 Serve = Callable[[socket.socket, threading.Event], None]
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who answers at once has the time that a busy machine takes."""
+    monkeypatch.setattr(peers, "LOOK_UP_S", 60.0)
 
 
 def answer(body: bytes, head: bytes = b"HTTP/1.1 200 OK") -> bytes:
@@ -38,20 +44,21 @@ def listening(serve: Serve) -> Iterator[ClusterState]:
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def accept() -> None:
-            taken, _ = server.accept()
-            with taken:
-                taken.recv(65_536)
-                try:
+            with suppress(OSError):  # whoever asked has gone
+                taken, _ = server.accept()
+                with taken:
+                    taken.recv(65_536)
                     serve(taken, over)
-                except OSError:
-                    over.set()  # whoever asked has gone
 
         thread = threading.Thread(target=accept)
         thread.start()
         address = f"127.0.0.1:{server.getsockname()[1]}"
-        yield replace(STATE, nodes=STATE.nodes.set(ME, replace(STATE.nodes[ME], address=address)))
-        over.set()
-        thread.join()
+        try:
+            yield replace(STATE, nodes=STATE.nodes.set(ME, replace(STATE.nodes[ME], address=address)))
+        finally:
+            over.set()
+            server.shutdown(socket.SHUT_RDWR)
+            thread.join()
 
 
 def looked_up(serve: Serve) -> str:

@@ -114,7 +114,7 @@ class MemoryPlace:
 
 def ends(place: MemoryPlace, plan: RecoveryPlan) -> bool:
     with LogReplica(place.log, beginning=place.begins()) as replica:
-        return digest(replica.read_barrier(20.0)) == digest(plan.after)
+        return digest(replica.read_barrier(60)) == digest(plan.after)
 
 
 @pytest.fixture(autouse=True)
