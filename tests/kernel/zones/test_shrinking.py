@@ -1,13 +1,19 @@
-"""A group gets smaller only if enough of those who stay can be given what it must know: what is begun can go on."""
+"""A group gets smaller only if enough of those who stay can be given what it must know: what is begun can go on. Where
+a majority of the group before is lost meanwhile, it begins anew.
+"""
 
 from __future__ import annotations
 
+import pytest
+
 from ringlog.kernel.commands.nodes import DeclareUp
+from ringlog.kernel.commands.tablets import MigrateTablets
 from ringlog.kernel.commands.zones import AlterZone
 from ringlog.kernel.state import ClusterState
-from ringlog.protocol.zone_waits import ROWS, waits_of
-from tests.kernel.zones.placed import led, migration, on, said, with_data
-from tests.kernel.zones.scenes import done, down, ids, partition, shown, tried, trigger
+from ringlog.kernel.zones.model import MODES, STRONG
+from ringlog.protocol.zone_waits import ROWS, VOTERS, waits_of
+from tests.kernel.zones.placed import led, migration, of_coordinator, of_rebalancer, on, said, with_data, zone_only
+from tests.kernel.zones.scenes import cancel, done, down, ids, partition, reset, shown, tried, trigger
 
 
 def smaller() -> ClusterState:
@@ -40,3 +46,34 @@ def test_one_that_is_dead_goes_first_and_one_that_stays_may_be_dead() -> None:
     for dead in (goes, stays):
         after, _ = led(done(state, *down(dead)))
         assert goes not in on(after)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("has_tables", [False, True])
+def test_where_a_majority_of_the_voters_before_is_lost_a_smaller_quorum_after_does_not_count(
+    mode: str, has_tables: bool
+) -> None:
+    """From five voters to three, of whom two are alive and have the data. No step, and no way back, would ever count:
+    the partition has lost its majority, and begins anew.
+    """
+    made = with_data if has_tables else zone_only
+    state = done(made("ABCDE", partitions=1, replicas=5, mode=mode), AlterZone("z", replicas=3))
+    state = done(state, trigger(state))
+    stays = shown(partition(state).pending[-1])
+    while commands := [
+        *of_coordinator(state),
+        *(one for one in of_rebalancer(state) if isinstance(one, MigrateTablets)),
+    ]:
+        state = done(state, commands[0])
+    assert not has_tables or on(state) == stays
+    lost = "".join(sorted(set("ABCDE").difference(stays[:2])))
+    state = done(state, *down(lost))
+    assert VOTERS in [one.code for one in waits_of(state, partition(state), said(state))]
+    if mode == STRONG:
+        state = done(state, cancel(state))
+        assert led(state)[1] == []
+        state = done(state, reset(state, dict.fromkeys(stays[:2], 1)))
+    state, asked = led(state)
+    assert ("ResetPartitions" in asked) == (mode != STRONG)
+    assert set(shown(partition(state).stable)) >= set(stays[:2])
+    assert partition(state).pending == ()

@@ -53,7 +53,7 @@ from ringlog.kernel.zones.rebalance import (
     switched,
     triggered,
 )
-from ringlog.kernel.zones.resets import AUTOMATIC, MANUAL, RESET_MODES, members, reset
+from ringlog.kernel.zones.resets import AUTOMATIC, MANUAL, RESET_MODES, members, reset, voters_needed
 from ringlog.kernel.zones.salvage import may_lose, refused_salvage, salvaged
 
 CODES: Final = {
@@ -241,7 +241,7 @@ def decide_restart_replicas(state: ClusterState, command: RestartReplicas, conte
     if _room(state) <= 0:
         return Rejected("moves_limit", "partition: zone_moves_max are on their way")
     left = sum(is_alive(state, node) for node in stable.peers if node not in nodes)
-    needed = 1 if zone.mode == HIGH_AVAILABILITY else min(zone.quorum, len(stable.peers))
+    needed = 1 if zone.mode == HIGH_AVAILABILITY else voters_needed(zone, len(stable.peers))
     target = _calculated(state, zone, partition) or stable
     after = restarted(partition, nodes, target, command.cause, context.epoch) if left >= needed else None
     if after is None:

@@ -43,12 +43,19 @@ AUTOMATIC: Final = "automatic"
 RESET_MODES: Final = (MANUAL, AUTOMATIC)
 
 
+def voters_needed(zone: Zone, voters: int) -> int:
+    """How many of this number of voters must be alive: the zone's quorum of them, and a majority. No step and no way
+    back counts without that, also where the zone has a smaller quorum by now.
+    """
+    return max(min(zone.quorum, voters), voters // 2 + 1)
+
+
 def has_quorum(state: ClusterState, zone: Zone, partition: ZonePartition) -> bool:
     """True if enough voters of the configuration that a partition's group has are alive: in the midst of a queue, of
     the step that it has come to.
     """
     peers = () if partition.reached is None else partition.reached.peers
-    return sum(is_alive(state, node) for node in peers) >= min(zone.quorum, len(peers)) > 0
+    return sum(is_alive(state, node) for node in peers) >= voters_needed(zone, len(peers))
 
 
 def can_go_on(state: ClusterState, zone: Zone, partition: ZonePartition) -> bool:

@@ -104,7 +104,7 @@ class ZoneDecisions(Check):
     def _healthy(self, key: str, was: ZonePartition, before: ClusterState) -> None:
         peers = () if was.reached is None else was.reached.peers
         alive = [node for node in peers if not _is_dead(before, node)]
-        if not alive or len(alive) < min(before.zones[was.zone].quorum, len(peers)):
+        if 2 * len(alive) <= len(peers) or len(alive) < min(before.zones[was.zone].quorum, len(peers)):
             return
         for name, tablets in in_order(before.tablets):
             if before.keyspaces[name.partition(".")[0]].replication.zone != was.zone:
