@@ -16,7 +16,6 @@ from ringlog.protocol.zone_waits import ZoneWait
 
 STUCK: Final = "stuck: "
 _ADMIT: Final = "ringlog zone reset --admit-loss"
-_BACK_OR_CANCEL: Final = "bring them back, or ringlog zone cancel"
 
 
 def names(state: ClusterState, nodes: Iterable[str]) -> list[str]:
@@ -47,15 +46,15 @@ def _told(state: ClusterState, partition: ZonePartition, one: ZoneWait) -> str:
             return f"for {whom}: {who} are down; {_quorum_way(state, partition, one)}"
         case waits.ANSWERS:
             dead = _listed(state, (node for node in one.nodes if not is_alive(state, node)))
-            ends = partition.cancel is None and _has_quorum(state, partition)
-            way = "; ringlog zone cancel" if ends else ""
+            way = "; ringlog zone cancel" if _has_way_back(partition) and _has_quorum(state, partition) else ""
             return f"not yet: {who}" + (f", of which {dead} are down{way}" if dead else "")
         case waits.ROWS:
             lost = may_lose(state, partition) if begins_anew(state, partition) else ""
             way = f", or {_ADMIT}, which may lose {lost}" if lost else ""
             return f"for rows of its tablets that nobody knows without {who}: bring them back{way}"
         case waits.ROOM:
-            return f"{who} cannot get tablets now: {_BACK_OR_CANCEL}"
+            end = "ringlog zone cancel" if _has_way_back(partition) else "ringlog node remove"
+            return f"{who} cannot get tablets now: bring them back, or {end}"
         case waits.OPERATION:
             return f"tablets begin to move when operation {', '.join(one.what)} is over (ringlog operation show)"
         case waits.TABLETS:
@@ -86,6 +85,11 @@ def _quorum_way(state: ClusterState, partition: ZonePartition, one: ZoneWait) ->
 
 def _has_quorum(state: ClusterState, partition: ZonePartition) -> bool:
     return has_quorum(state, state.zones[partition.zone], partition)
+
+
+def _has_way_back(partition: ZonePartition) -> bool:
+    """True if a cancel would be admitted: there is none yet, and no reset has begun."""
+    return bool(partition.pending) and partition.cancel is None and not partition.pending[0].forced
 
 
 def _first(one: ZoneWait) -> str:

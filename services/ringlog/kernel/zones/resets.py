@@ -59,8 +59,11 @@ def has_quorum(state: ClusterState, zone: Zone, partition: ZonePartition) -> boo
 
 
 def can_go_on(state: ClusterState, zone: Zone, partition: ZonePartition) -> bool:
-    """True if a partition has a quorum of voters alive, and a majority of those who have its data."""
-    if not has_quorum(state, zone, partition):
+    """True if a partition has a quorum of voters alive, and a majority of those who have its data. Where its reset has
+    begun only the survivor leads on: nobody can cancel that, so whoever is back meanwhile does not count.
+    """
+    is_reset = bool(partition.pending) and partition.pending[0].forced
+    if (is_reset and not begins_anew(state, partition)) or not has_quorum(state, zone, partition):
         return False
     return all(is_alive(state, node) for node in members(partition)) or is_served(state, partition)
 

@@ -102,6 +102,9 @@ class ZoneDecisions(Check):
             self._broken("zone_high", f"{key} is to go to {dead}, which are down")
 
     def _healthy(self, key: str, was: ZonePartition, before: ClusterState) -> None:
+        survivors = was.pending[0].nodes if was.pending and was.pending[0].forced else ()
+        if any(_is_dead(before, node) for node in survivors):
+            return
         peers = () if was.reached is None else was.reached.peers
         alive = [node for node in peers if not _is_dead(before, node)]
         if 2 * len(alive) <= len(peers) or len(alive) < min(before.zones[was.zone].quorum, len(peers)):

@@ -1,0 +1,52 @@
+"""Wherever a partition stands still there is a way out, though the dead never come back."""
+
+from __future__ import annotations
+
+import pytest
+
+from ringlog.kernel.commands.movements import Assassinate
+from ringlog.kernel.commands.nodes import DeclareUp
+from ringlog.kernel.commands.zones import SetDataNodes
+from ringlog.kernel.state import ClusterState
+from ringlog.kernel.zones.model import MODES
+from ringlog.operator.zone_sentences import told
+from ringlog.protocol.zone_waits import waits_of
+from tests.kernel.zones.placed import led, of_coordinator, of_rebalancer, on, said, stage, with_data
+from tests.kernel.zones.scenes import cancel, done, down, ids, partition, reset, shown, tried, trigger
+
+
+def to(state: ClusterState, letters: str) -> ClusterState:
+    """Other data nodes, and the partitions on their way to them."""
+    state = done(state, SetDataNodes("z", ids(letters), state.epoch))
+    return done(state, trigger(state))
+
+
+def waits(state: ClusterState, number: int = 0) -> str:
+    one = partition(state, number)
+    return told(state, one, waits_of(state, one, said(state))) or ""
+
+
+def led_until(state: ClusterState, letters: str) -> ClusterState:
+    """Led on until that is where the tablet is, at rest."""
+    while on(state) != letters or stage(state):
+        state = done(state, next(iter((*of_coordinator(state), *of_rebalancer(state)))))
+    return state
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("taken", [0, 1, 2])
+def test_a_survivor_who_dies_when_the_others_are_back_may_be_replaced(mode: str, taken: int) -> None:
+    """A cancel has nothing to return to; the voters who are back were refused a reset, since they are enough."""
+    state = done(with_data("ABC", partitions=1, replicas=3, mode=mode), *down("BC"))
+    state = done(state, reset(state, {"A": 1}, admits_loss=True))
+    for _ in range(taken):
+        state = done(state, next(iter(of_coordinator(state))))
+    state = done(state, *(DeclareUp(node, "") for node in ids("BC")), *down("A"))
+    assert tried(state, cancel(state))[1] == "nothing_to_return_to"
+    state = done(state, Assassinate(ids("A")[0]))
+    if led(state)[0].zone_partitions is state.zone_partitions:
+        assert waits(state).startswith("stuck: ")
+        assert "ringlog zone reset" in waits(state)
+        state = done(state, reset(state, {"B": 1, "C": 1}, admits_loss=True))
+    state, _ = led(state)
+    assert (shown(partition(state).stable), on(state), waits(state)) == ("BC", "BC", "")
