@@ -11,7 +11,7 @@ from ringlog.kernel.tablets.stages import nodes_of
 from ringlog.kernel.values import Epoch
 from ringlog.kernel.zones.change import partitions_of
 from ringlog.kernel.zones.data import goal_of, maps_in
-from ringlog.kernel.zones.distribution import is_alive, targets
+from ringlog.kernel.zones.distribution import is_alive, kept, targets
 from ringlog.kernel.zones.model import NEVER, Zone, ZonePartition, ZoneStep
 from ringlog.kernel.zones.queue import is_same, steps_between
 from ringlog.kernel.zones.rebalance import triggered
@@ -139,7 +139,7 @@ def plan_view(state: ClusterState, zone: Zone) -> Json:
     """What a trigger would do to each partition now, and how many replicas would come to each node."""
     rows, coming = [], dict.fromkeys(names(state, zone.nodes), 0)
     partitions = list(partitions_of(state, zone))
-    wanted = targets(state, zone, [one.stable for one in partitions], [one.number for one in partitions])
+    wanted = targets(state, zone, [kept(one) for one in partitions], [one.number for one in partitions])
     for partition, target in zip(partitions, wanted, strict=True):
         have = partition.stable
         if target is None or is_same(have, target):

@@ -51,7 +51,7 @@ from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Command, NodeId
 from ringlog.kernel.zones.change import partitions_of
 from ringlog.kernel.zones.data import awaits_step, maps_in
-from ringlog.kernel.zones.distribution import is_alive, targets
+from ringlog.kernel.zones.distribution import is_alive, kept, targets
 from ringlog.kernel.zones.model import HIGH_AVAILABILITY, Zone, ZonePartition, partition_key
 from ringlog.kernel.zones.queue import is_same
 from ringlog.kernel.zones.rebalance import ALREADY_NEW, ROLLED_BACK
@@ -192,7 +192,7 @@ def _triggered(state: ClusterState, zone: Zone) -> TriggerRebalance | None:
     older = [one for one in older if can_go_on(state, zone, one)]
     if not older:
         return None
-    wanted = targets(state, zone, [one.stable for one in older], [one.number for one in older])
+    wanted = targets(state, zone, [kept(one) for one in older], [one.number for one in older])
     numbers = []
     for one, target in zip(older, wanted, strict=True):
         goal = one.planned or (one.pending[-1] if one.pending else one.stable)

@@ -21,7 +21,7 @@ from ringlog.kernel.commands.rebalances import (
 from ringlog.kernel.commands.zones import AlterZone, SetDataNodes
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Command
-from ringlog.kernel.zones.distribution import targets
+from ringlog.kernel.zones import distribution
 from ringlog.kernel.zones.model import HIGH_AVAILABILITY, STRONG, ZonePartition, ZoneStep
 from ringlog.kernel.zones.queue import is_same
 from ringlog.kernel.zones.rebalance import RESULTS
@@ -57,7 +57,7 @@ class Lives(RuleBasedStateMachine):
             return
         if isinstance(command, TriggerRebalance):
             assert after.change > before.change
-            (self.owed,) = targets(self.state, zone, [before.stable], [0])
+            (self.owed,) = distribution.targets(self.state, zone, [distribution.kept(before)], [0])
         elif isinstance(command, (ResetPartitions, RestartReplicas)) or (
             after.cancel is not None and before.cancel is None
         ):

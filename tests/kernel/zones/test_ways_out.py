@@ -6,13 +6,16 @@ import pytest
 
 from ringlog.kernel.commands.movements import Assassinate
 from ringlog.kernel.commands.nodes import DeclareUp
+from ringlog.kernel.commands.rebalances import (
+    RestartReplicas,
+)
 from ringlog.kernel.commands.zones import SetDataNodes
 from ringlog.kernel.state import ClusterState
-from ringlog.kernel.zones.model import MODES
+from ringlog.kernel.zones.model import HIGH_AVAILABILITY, MODES
 from ringlog.operator.zone_sentences import told
 from ringlog.protocol.zone_waits import waits_of
-from tests.kernel.zones.placed import led, of_coordinator, of_rebalancer, on, said, stage, with_data
-from tests.kernel.zones.scenes import cancel, done, down, ids, partition, reset, shown, tried, trigger
+from tests.kernel.zones.placed import led, of_coordinator, of_rebalancer, on, said, stage, with_data, zone_only
+from tests.kernel.zones.scenes import cancel, done, down, ids, partition, reset, shown, switch, tried, trigger
 
 
 def to(state: ClusterState, letters: str) -> ClusterState:
@@ -31,6 +34,31 @@ def led_until(state: ClusterState, letters: str) -> ClusterState:
     while on(state) != letters or stage(state):
         state = done(state, next(iter((*of_coordinator(state), *of_rebalancer(state)))))
     return state
+
+
+def test_a_highly_available_partition_does_not_go_to_the_dead_whom_its_reset_left_behind() -> None:
+    """ABC was to become BCD when B and C died: A alone, then D. Between these ``stable`` is still ABC, and another node
+    dies, so that where it belongs is asked again.
+    """
+    state = to(with_data("ABC", "DEF", partitions=1, replicas=3, mode=HIGH_AVAILABILITY), "BCD")
+    state = led_until(done(state, *down("BC")), "A")
+    state = done(state, switch(state))
+    one = partition(state)
+    assert (shown(one.stable), shown(one.reached), [shown(step) for step in one.pending]) == ("ABC", "A", ["D"])
+    state, _ = led(done(state, *down("F")))
+    assert (shown(partition(state).stable), on(state), waits(state)) == ("D", "D", "")
+    state, _ = led(done(state, DeclareUp(ids("B")[0], "")))
+    assert on(state) == "BD"
+
+
+def test_a_replica_that_is_made_anew_is_not_put_back_on_a_node_that_is_down_in_a_highly_available_zone() -> None:
+    state = zone_only("ABC", partitions=1, replicas=3, mode=HIGH_AVAILABILITY)
+    state = done(state, trigger(state))
+    state = done(state, RestartReplicas("z", 0, ids("B"), state.epoch), *down("B"))
+    state, _ = led(state)
+    assert (shown(partition(state).stable), waits(state)) == ("AC", "")
+    state, _ = led(done(state, DeclareUp(ids("B")[0], "")))
+    assert shown(partition(state).stable) == "ABC"
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -32,7 +32,7 @@ from ringlog.kernel.tablets.map import TabletMap
 from ringlog.kernel.values import Command, Epoch
 from ringlog.kernel.zones.change import partitions_of, with_partitions, zone_named
 from ringlog.kernel.zones.data import awaits_return, awaits_step, maps_in
-from ringlog.kernel.zones.distribution import is_alive, targets
+from ringlog.kernel.zones.distribution import is_alive, kept, targets
 from ringlog.kernel.zones.model import (
     HIGH_AVAILABILITY,
     PARTITIONS_MAX,
@@ -99,7 +99,7 @@ def decide_trigger_rebalance(state: ClusterState, command: TriggerRebalance, con
     due = [one for one in partitions if one.change < command.cause]
     if not due:
         return Rejected("outdated_cause", f"cause: epoch {command.cause}, or a later one, was acted on already")
-    wanted = targets(state, zone, [one.stable for one in due], [one.number for one in due])
+    wanted = targets(state, zone, [kept(one) for one in due], [one.number for one in due])
     room = _room(state)
     changed = []
     for before, target in zip(due, wanted, strict=True):
@@ -398,7 +398,7 @@ def _calculated(state: ClusterState, zone: Zone, partition: ZonePartition) -> Zo
     """Where a partition belongs, if a switch must know it."""
     if not partition.reduce and not partition.append:
         return None
-    return targets(state, zone, [partition.stable], [partition.number])[0]
+    return targets(state, zone, [kept(partition)], [partition.number])[0]
 
 
 def default_copies(state: ClusterState, partitions: Iterable[ZonePartition]) -> tuple[ZoneCopy, ...]:

@@ -25,7 +25,7 @@ from typing import Any, Final
 import numpy as np
 
 from ringlog.kernel.state import ClusterState, Node
-from ringlog.kernel.zones.model import HIGH_AVAILABILITY, Zone, ZoneStep
+from ringlog.kernel.zones.model import HIGH_AVAILABILITY, Zone, ZonePartition, ZoneStep
 from ringlog.kernel.zones.queue import step_of
 
 Numbers = np.ndarray[Any, np.dtype[np.uint64]]
@@ -73,16 +73,26 @@ def targets(
 ) -> list[ZoneStep | None]:
     """Where partitions ``numbers``, which have ``stable``, belong; None: there is no node to have it.
 
-    Under high availability a node that is down does not come newly; one that has the partition keeps it.
+    Under high availability a node that is down does not come newly; one that has the partition keeps it (``kept``).
     """
     chosen = ranked(zone, data_nodes(state, zone), numbers)
     if zone.mode == HIGH_AVAILABILITY:
-        kept = [frozenset(() if have is None else have.nodes) for have in stable]
+        had = [frozenset(() if have is None else have.nodes) for have in stable]
         chosen = [
             [node for node in order if is_alive(state, node) or node in have]
-            for order, have in zip(chosen, kept, strict=True)
+            for order, have in zip(chosen, had, strict=True)
         ]
     return [split(zone, order) for order in chosen]
+
+
+def kept(partition: ZonePartition) -> ZoneStep | None:
+    """Who has a partition, whatever becomes of what is pending: as ``targets`` takes it for stable. Between steps, and
+    after a reset, ``stable`` alone names nodes that are not in the group any more.
+    """
+    if partition.stable is None or partition.reached is None or not partition.pending:
+        return partition.stable
+    nodes = set(partition.stable.nodes).intersection(partition.reached.nodes, partition.pending[-1].nodes)
+    return step_of(nodes)
 
 
 def split(zone: Zone, order: Sequence[str]) -> ZoneStep | None:

@@ -96,7 +96,9 @@ class ZoneDecisions(Check):
         goal = now.planned or (now.pending[-1] if now.pending else None)
         if state.zones[now.zone].mode != HIGH_AVAILABILITY or goal is None:
             return
-        have = was.stable.nodes if was.stable is not None else ()
+        have = set(was.stable.nodes if was.stable is not None else ())
+        if was.reached is not None and was.pending:
+            have &= {*was.reached.nodes} & {*was.pending[-1].nodes}
         dead = [node for node in goal.nodes if node not in have and _is_dead(state, node)]
         if dead:
             self._broken("zone_high", f"{key} is to go to {dead}, which are down")
