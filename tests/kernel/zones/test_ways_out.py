@@ -36,6 +36,20 @@ def led_until(state: ClusterState, letters: str) -> ClusterState:
     return state
 
 
+def test_a_cancel_does_not_wait_for_who_has_left_though_half_of_the_old_group_has() -> None:
+    """From ABCD to EFGH; C and A die after their tablets were made anew on E and F. Two of the four have the tablet:
+    who is only down is waited for, who has left is not.
+    """
+    state = to(with_data("ABCD", "EFGH", partitions=1, replicas=4), "EFGH")
+    state = led_until(done(state, *down("C")), "ABDE")
+    state = led_until(done(state, *down("A")), "BDEF")
+    state, asked = led(done(state, cancel(state)))
+    assert asked == []
+    assert waits(state).endswith("; A, C cannot get tablets now: bring them back, or ringlog node remove")
+    state, _ = led(done(state, *(Assassinate(node) for node in ids("AC"))))
+    assert (shown(partition(state).stable), on(state), waits(state)) == ("EGH/F", "EFGH", "")
+
+
 def test_a_highly_available_partition_does_not_go_to_the_dead_whom_its_reset_left_behind() -> None:
     """ABC was to become BCD when B and C died: A alone, then D. Between these ``stable`` is still ABC, and another node
     dies, so that where it belongs is asked again.

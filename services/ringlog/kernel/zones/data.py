@@ -173,13 +173,14 @@ def refused_by_zone(
 
 def may_shrink(state: ClusterState, goal: ZoneGoal, tablet: Tablet) -> bool:
     """True if a tablet has all replicas that it must have, so that one too many may go. On the way back that is each
-    of the living, if they are a majority.
+    of the living, if they are a majority of those who may ever be there again.
     """
     there = holders(tablet)
     missing = goal.must - there
     if goal.forward:
         return not missing
-    return not any(is_alive(state, node) for node in missing) and 2 * len(goal.must & there) > len(goal.must)
+    awaited = frozenset(node for node in goal.must if state.nodes[node].state != "left")
+    return not any(is_alive(state, node) for node in missing) and 2 * len(awaited & there) > len(awaited)
 
 
 # -------------------------------------------------------------------------------------------------------- creation
