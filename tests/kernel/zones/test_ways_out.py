@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
 from ringlog.kernel.commands.movements import Assassinate
 from ringlog.kernel.commands.nodes import DeclareUp
 from ringlog.kernel.commands.rebalances import (
+    CancelRebalance,
+    ResetPartitions,
     RestartReplicas,
+    TriggerRebalance,
+    default_copies,
 )
-from ringlog.kernel.commands.zones import SetDataNodes
+from ringlog.kernel.commands.zones import AlterZone, SetDataNodes
 from ringlog.kernel.state import ClusterState
-from ringlog.kernel.zones.model import HIGH_AVAILABILITY, MODES
+from ringlog.kernel.tablets.track import transitions
+from ringlog.kernel.values import Command
+from ringlog.kernel.zones.distribution import is_alive
+from ringlog.kernel.zones.model import EVERY_NODE, HIGH_AVAILABILITY, MODES
 from ringlog.operator.zone_sentences import told
 from ringlog.protocol.zone_waits import waits_of
-from tests.kernel.zones.placed import led, of_coordinator, of_rebalancer, on, said, stage, with_data, zone_only
+from tests.kernel.zones.placed import alive, led, of_coordinator, of_rebalancer, on, said, stage, with_data, zone_only
 from tests.kernel.zones.scenes import cancel, done, down, ids, partition, reset, shown, switch, tried, trigger
 
 
@@ -92,3 +101,97 @@ def test_a_survivor_who_dies_when_the_others_are_back_may_be_replaced(mode: str,
         state = done(state, reset(state, {"B": 1, "C": 1}, admits_loss=True))
     state, _ = led(state)
     assert (shown(partition(state).stable), on(state), waits(state)) == ("BC", "BC", "")
+
+
+# -------------------------------------------------------------------------------------------------- random lives
+
+
+class Life:
+    """A zone, what happens to it, and an operator at the end."""
+
+    def __init__(self, seed: int) -> None:
+        self.draw = Random(seed)
+        made = with_data if self.draw.random() < 0.8 else zone_only
+        self.count, mode = self.draw.choice([1, 2]), self.draw.choice(MODES)
+        self.state = made("ABCDE", "FG", partitions=self.count, replicas=self.draw.randint(1, 5), mode=mode)
+
+    def ask(self, *commands: Command) -> bool:
+        """Whether one of them changed something about the partitions, or their tablets."""
+        before = self.state
+        for command in commands:
+            self.state, _ = tried(self.state, command)
+        return any(getattr(self.state, part) is not getattr(before, part) for part in ("zone_partitions", "tablets"))
+
+    def happens(self) -> None:
+        draw, state, number = self.draw, self.state, self.draw.randrange(self.count)
+        some = "".join(sorted(draw.sample("ABCDEFG", draw.randint(1, 3))))
+        match draw.choice(
+            ["dies"] * 3 + ["back", "nodes", "nodes", "alter", "cancel", "reset", "anew"] + ["leads"] * 9
+        ):
+            case "dies":
+                self.ask(*down(some))
+            case "back":
+                self.ask(*(DeclareUp(one.id, "") for one in state.nodes.values() if one.down))
+            case "nodes":
+                self.ask(SetDataNodes("z", ids(some), state.epoch))
+            case "alter":
+                self.ask(AlterZone("z", replicas=draw.randint(1, 5)), AlterZone("z", mode=draw.choice(MODES)))
+            case "cancel":
+                self.ask(CancelRebalance("z", number, partition(state, number).revisions.pending))
+            case "reset":
+                self.ask(reset(state, dict.fromkeys(some, 1), admits_loss=draw.random() < 0.5))
+            case "anew":
+                self.ask(RestartReplicas("z", number, ids(some), state.epoch))
+            case _:
+                commands = [*of_coordinator(state), *of_rebalancer(state)]
+                self.ask(*draw.sample(commands, len(commands))[: draw.choice([1, 4])])
+
+    def moves(self) -> list[int]:
+        """The partitions that are not at rest where they belong."""
+        found = range(self.count)
+        return [one for one in found if partition(self.state, one).pending or waits(self.state, one)]
+
+    def is_led_on(self, number: int) -> bool:
+        """Whether one of the operator's commands about a partition changed something: what loses most comes last."""
+        state, one = self.state, partition(self.state, number)
+        copies = default_copies(state, [one])
+        for admits in (False, True):
+            if self.ask(ResetPartitions("z", (number,), "manual", state.epoch, copies, admits)):
+                return True
+        if one.pending and one.cancel is None:
+            return self.ask(CancelRebalance("z", number, one.revisions.pending))
+        return not one.pending and self.ask(TriggerRebalance("z", state.epoch, (number,)))
+
+    def ends(self) -> None:
+        """Nobody who is down comes back. The zone is to be on who is left."""
+        nodes = tuple(sorted(alive(self.state)))
+        count = min(len(nodes), self.state.zones["z"].replicas)
+        self.ask(AlterZone("z", replicas=count, filter=EVERY_NODE, nodes=nodes))
+        for _ in range(30):
+            self.state, _ = led(self.state)
+            moving = self.moves()
+            if not moving:
+                return
+            if any([self.is_led_on(number) for number in moving]):  # noqa: C419  each of them
+                continue
+            dead = [node for node in sorted(self.state.nodes) if self.state.nodes[node].down]
+            dead = [node for node in dead if self.state.nodes[node].state != "left"]
+            assert dead, [waits(self.state, number) for number in moving]
+            self.ask(Assassinate(dead[0]))
+        raise AssertionError([waits(self.state, number) for number in self.moves()])
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_random_lives_come_to_rest_though_the_dead_never_come_back(seed: int) -> None:
+    """By resets, cancels and triggers; and by giving up who is dead, where these change nothing."""
+    life = Life(seed)
+    for _ in range(life.draw.randint(5, 60)):
+        life.happens()
+    if not alive(life.state):
+        life.ask(DeclareUp(ids("A")[0], ""))
+    life.ends()
+    assert not [*transitions(life.state)]
+    for number in range(life.count):
+        stable = partition(life.state, number).stable
+        assert stable is not None
+        assert all(is_alive(life.state, node) for node in stable.nodes)
