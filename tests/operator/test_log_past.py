@@ -86,6 +86,28 @@ def test_the_past_begins_with_the_oldest_snapshot_that_the_log_follows(cluster: 
         state_at(past_in(cluster), first.epoch)
 
 
+def test_who_wants_a_late_epoch_begins_with_the_newest_snapshot_before_it(cluster: Cluster, tmp_path: Path) -> None:
+    heads = [cluster.store("publisher"), cluster.store("publisher")]
+    cluster.live(random.Random(6), 20)
+    archive = Archive(tmp_path)
+    grown(archive, cluster.log, lambda: SnapshotTopic(cluster.records))
+    states = {made.after.epoch: digest(made.after) for made in past_in(cluster).lines()}
+
+    def near(epoch: int, archive: Archive | None = None) -> Past:
+        return past(cluster.log, lambda: SnapshotTopic(cluster.records), archive, None, epoch)
+
+    first, second = (head.epoch for head in heads)
+    begun = {-1: 0, first - 1: 0, first: first, second - 1: first, second: second, cluster.state.epoch: second}
+    for epoch, wanted in begun.items():
+        found = near(epoch)
+        assert found.start.state.epoch == wanted
+        assert near(epoch, archive).start.state.epoch == 0
+        if epoch > 0:
+            assert digest(state_at(found, epoch)) == states[epoch]
+    cluster.log.delete_before(heads[0].position - 1)
+    assert [near(epoch).start.state.epoch for epoch in (-1, first - 1, second)] == [first, first, second]
+
+
 def test_without_snapshot_or_archive_nothing_can_be_folded(cluster: Cluster) -> None:
     cluster.store()
     cluster.log.delete_before(5)

@@ -149,18 +149,21 @@ def command_of(entry: dict[str, Any], decoder: Decoder) -> Any:
     return fastavro.schemaless_reader(io.BytesIO(entry["command"]), schema, None)
 
 
-def published_entries(bootstrap: str, cluster: str, decoder: Decoder) -> list[dict[str, Any]]:
+def published_entries(
+    bootstrap: str, cluster: str, decoder: Decoder, archived: Iterable[bytes] = ()
+) -> list[dict[str, Any]]:
     """The entries that made the epochs from 1 to the published one; raises AuditError if they do not lead to the
-    founding one.
+    founding one. ``archived``: records that the log had before those which it begins with now.
     """
     # The head first: the cluster goes on meanwhile, and what is published later is not in the log that was read.
     heads = [decoder.decode(value) for value in latest(bootstrap, f"{cluster}.epochs").values()]
     if not heads:
         raise AuditError(f"nothing is published in {cluster}.epochs: is the publisher running?")
+    log = (message.value() or b"" for message in records(bootstrap, f"{cluster}.metadata"))
     entries = {}
-    for message in records(bootstrap, f"{cluster}.metadata"):
+    for data in (*archived, *log):
         try:
-            entry = decoder.decode(message.value() or b"")
+            entry = decoder.decode(data)
         except AuditError:
             continue  # bytes that are no entry make no state
         entries[entry["state_id"]] = entry
@@ -172,7 +175,10 @@ def chain(entries: dict[bytes, dict[str, Any]], epoch: int, head: bytes | None) 
     found: list[dict[str, Any]] = []
     while head is not None:
         if head not in entries or len(found) == epoch:
-            raise AuditError(f"the metadata log does not lead from epoch {epoch} to the founding entry")
+            raise AuditError(
+                f"the metadata log does not lead from epoch {epoch} to the founding entry; if it was truncated, name "
+                "the archive of what went (--archive)"
+            )
         found.append(entries[head])
         head = entries[head]["prev_state_id"]
     if len(found) != epoch:

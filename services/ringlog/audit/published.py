@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterable
 from typing import Any
 
 from ringlog.audit.compound import AuditColumns
@@ -14,12 +15,14 @@ from ringlog.audit.streams import PublishedGeneration, PublishedRange
 from ringlog.audit.topics import AuditError, Decoder, latest
 
 
-def published_rules(bootstrap: str, cluster: str, decoder: Decoder, leeway_us: int | None) -> AuditRules:
+def published_rules(
+    bootstrap: str, cluster: str, decoder: Decoder, leeway_us: int | None, archived: Iterable[bytes] = ()
+) -> AuditRules:
     """All that the verdict on a write depends on; raises AuditError where the topics contradict one another.
 
-    ``leeway_us``: None: as the metadata log has it.
+    ``leeway_us``: None: as the metadata log has it. ``archived``: records that this has no more.
     """
-    entries = published_entries(bootstrap, cluster, decoder) if leeway_us is None else []
+    entries = published_entries(bootstrap, cluster, decoder, archived) if leeway_us is None else []
     leeways = leeways_of(entries, decoder) if leeway_us is None else always(leeway_us)
     history = columns_over_time(entries, decoder)
     return AuditRules(

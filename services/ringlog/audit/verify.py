@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,7 +50,7 @@ Say = Callable[[str], None]
 class Expected:
     """What the caller knows of the input; None: not checked. ``leeway_us``: for a cluster
     without a metadata log, else that says it. ``base``: of how many partitions of each table the nodes' rows are
-    compared, 0: of all.
+    compared, 0: of all. ``archived``: records of the metadata log that were let go.
     """
 
     written: int | None = None
@@ -58,13 +58,14 @@ class Expected:
     generations: int | None = None
     leeway_us: int | None = None
     base: int | None = None
+    archived: Iterable[bytes] = ()
 
 
 def audit(bootstrap: str, cluster: str, expected: Expected, say: Say) -> AuditReport:
     """Check the CDC log of ``cluster`` against its mutations; raises AuditError if a topic can't be read."""
     report = AuditReport()
     decoder = Decoder(bootstrap, cluster)
-    rules = published_rules(bootstrap, cluster, decoder, expected.leeway_us)
+    rules = published_rules(bootstrap, cluster, decoder, expected.leeway_us, expected.archived)
     say(f"{len(rules.generations)} published generations")
     writes = MutationsReading(decoder, rules).all(bootstrap, cluster)
     say(f"{len(writes.by_position):,} mutations read and hashed with the Cassandra driver")

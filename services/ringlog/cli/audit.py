@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 
 from ringlog.cli.connection import Bootstrap, Cluster, Json, fail, out, resolve
+from ringlog.cli.log import InArchive
+from ringlog.log.archive import Archive, folder_of
 
 
 def audit(
@@ -20,6 +22,7 @@ def audit(
         int | None, typer.Option(help="Of how many partitions of each table to compare the nodes' rows; 0: of all.")
     ] = None,
     lake: Annotated[str | None, typer.Option(help="Folder or address of the lake, to be compared, too.")] = None,
+    archive: InArchive = None,
     as_json: Json = False,
 ) -> None:
     """Prove the CDC log right against the mutations, sharing no routing code with the job.
@@ -34,8 +37,11 @@ def audit(
 
     context = resolve(bootstrap, cluster)
     say = (lambda _: None) if as_json else (lambda text: out.print(f"  {text}"))
+    held = None if archive is None else Archive(folder_of(archive))
+    archived = () if held is None else (record.data for record in held.records(held.segments()))
+    expected = Expected(written, rejected, generations, base=base, archived=archived)
     try:
-        report = prove(context.bootstrap, context.cluster, Expected(written, rejected, generations, base=base), say)
+        report = prove(context.bootstrap, context.cluster, expected, say)
         if lake is not None:
             audit_lake(context.bootstrap, context.cluster, lake, report, say)
     except AuditError as error:

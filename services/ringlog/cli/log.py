@@ -52,7 +52,8 @@ def show(
     """Show the log: epoch, time, who, what, and for records without effect why."""
     if ctx.invoked_subcommand is not None:
         return
-    with past_of(resolve(bootstrap, cluster), _opened(archive)) as past:
+    near = since - 1 if dump is None else None
+    with past_of(resolve(bootstrap, cluster), _opened(archive), near=near) as past:
         if dump is not None:
             if past.start.position:
                 fail("log_truncated", f"the log begins with epoch {past.start.state.epoch}: name the archive")
@@ -73,8 +74,11 @@ def at(
     archive: InArchive = None,
     as_json: Json = False,
 ) -> None:
-    """The state at an epoch, folded from the log's first entry: its digest, the cluster in short, the placements."""
-    with past_of(resolve(bootstrap, cluster), _opened(archive), epoch) as past:
+    """The state at an epoch: its digest, the cluster in short, the placements.
+
+    Folded from the newest snapshot before it; with an archive, from the log's first entry.
+    """
+    with past_of(resolve(bootstrap, cluster), _opened(archive), epoch, near=epoch) as past:
         state = state_at(past, epoch)
     keyspaces = sorted(state.keyspaces)
     shown = {"digest": digest(state), **views.cluster(state), "settings": views.settings(state)}

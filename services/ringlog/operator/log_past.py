@@ -1,7 +1,8 @@
 """The log folded anew: the state at an epoch of the past, and whether what is stored of it is what the log says.
 
 The past begins with the log's first record. Where that was let go, it begins with the archive's, or else with a
-snapshot that the log still follows: what lies before is not there then.
+snapshot that the log still follows: what lies before is not there then. Who wants no more than what is behind an epoch
+begins with the newest snapshot that is not later, if there is one (``near``).
 """
 
 from __future__ import annotations
@@ -50,21 +51,33 @@ class Past:
 
 
 @contextmanager
-def past_of(context: ClusterContext, archive: Archive | None = None, epoch_max: Epoch | None = None) -> Iterator[Past]:
+def past_of(
+    context: ClusterContext, archive: Archive | None = None, epoch_max: Epoch | None = None, near: Epoch | None = None
+) -> Iterator[Past]:
     """All that is there of a cluster's log up to now; from a snapshot on, if it must be, at ``epoch_max`` or before.
+
+    ``near``: what is behind that epoch is enough, unless an archive is named.
 
     Raises LogUnavailable, LogTruncated; reading the records raises ArchiveRefused, ArchiveUnavailable, too.
     """
     place = context.bootstrap, context.cluster
     with closing(KafkaLog(*place)) as log:
-        yield past(log, lambda: open_snapshots(*place), archive, epoch_max)
+        yield past(log, lambda: open_snapshots(*place), archive, epoch_max, near)
 
 
 def past(
-    log: MetadataLog, open_topic: Callable[[], SnapshotTopic], archive: Archive | None, epoch_max: Epoch | None = None
+    log: MetadataLog,
+    open_topic: Callable[[], SnapshotTopic],
+    archive: Archive | None,
+    epoch_max: Epoch | None = None,
+    near: Epoch | None = None,
 ) -> Past:
     """See ``past_of``."""
     begin = log.begin_offset()
+    if near is not None and archive is None:
+        start = Beginning(open_topic, near).start(log, log.identity(), lambda _: ())
+        if start.position >= begin:
+            return Past(whole(log, None, start.position), start)
     if archive is not None or begin == 0:
         return Past(whole(log, archive))
     start = Beginning(open_topic, epoch_max, oldest=True).start(log, log.identity(), lambda _: ())
