@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from ringlog.client.cdc.errors import UnknownTable, WriteIncomplete
+from ringlog.client.cdc.errors import TablesForgotten, UnknownTable, WriteIncomplete
 from ringlog.client.cdc.generations import Generations, KnownGeneration
 from ringlog.client.cdc.lives import Lives, NamedLife
 from ringlog.client.cdc.progress import NOT_ENTERED, ConsumerProgress, begin_at
@@ -327,6 +327,24 @@ def test_rows_of_another_table_of_the_name_are_passed_over() -> None:
         columns = LogColumns(TABLE, life)
         for batch in (columns.batch(rows), batch_of(columns, heads, 0)):
             assert batch.to_pydict()["c"] == wanted, life
+
+
+def test_rows_from_before_what_is_known_are_not_passed_over() -> None:
+    rows = [row(2, (number,), {"v": number}, epoch=epoch) for number, epoch in enumerate((10, 9, 0, 30))]
+    rows += [row(2, (9,), epoch=12, cells=(Cell("nosuchcol", b"!"),))]
+    heads = [head_of(one, number, encode_cdc_row(one)) for number, one in enumerate(rows)]
+    columns = LogColumns(TABLE, NamedLife(10, 20, True, known=10))
+    for of in (columns.batch, lambda _: batch_of(columns, heads, 0)):
+        with pytest.raises(TablesForgotten, match="epoch 9"):
+            of(rows)
+    for whole, wanted in ((NamedLife(4, None, True), [0, 1, 2, 9]), (NamedLife(10, 15, False), [0, 2, 9])):
+        found = columns.with_past(whole)
+        for batch in (found.batch(rows), batch_of(found, heads, 0)):
+            assert batch.to_pydict()["c"] == wanted, whole
+    known = columns.with_past(NamedLife(9, None, True, known=9))
+    assert known.batch(rows).to_pydict()["c"] == [0, 1, 2, 9]
+    with pytest.raises(TablesForgotten, match="epoch 8"):
+        known.batch([row(2, (0,), epoch=8)])
 
 
 def test_a_table_is_chosen_by_its_id() -> None:

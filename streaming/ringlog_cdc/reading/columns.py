@@ -25,13 +25,14 @@ its fields, a tuple one of ``_1``, ``_2``, ….
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from ringlog.client.cdc.errors import TablesForgotten
 from ringlog.client.cdc.lives import NamedLife
 from ringlog.client.cdc.rows import DELETED, ELEMENTS, TableTypes
 from ringlog.kernel.changes import TableChange
@@ -130,8 +131,16 @@ class LogColumns:
         self.with_epoch = with_epoch
 
     def is_mine(self, epoch: int) -> bool:
-        """Is a row that was decided by that epoch one of the table's?"""
+        """Is a row that was decided by that epoch one of the table's? Raises TablesForgotten."""
+        if self.life is not None and not self.life.knows(epoch):
+            raise TablesForgotten(f"{self.table.keyspace}.{self.table.name}", epoch)
         return self.life is None or self.life.has(epoch)
+
+    def with_past(self, whole: NamedLife) -> LogColumns:
+        """The same, with what was found out of the past of the table's name."""
+        assert self.life is not None, "one that is of all rows knows enough"
+        life = replace(self.life, first=whole.first, known=whole.known)
+        return LogColumns(self.table, life, self.out, self.with_epoch)
 
     def schema(self) -> pa.Schema:
         """The Arrow schema of the batches."""

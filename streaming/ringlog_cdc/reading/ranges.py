@@ -20,6 +20,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 
 from pyspark.sql.datasource import InputPartition
@@ -131,14 +132,18 @@ class Scan:
         return self._topics
 
     def table(self, memory: Memory) -> tuple[TableChange, NamedLife]:
-        """The table that is read, in its newest version, and when it had its name. Folds the metadata log for that, and
-        compares it with what ``memory`` has of it.
+        """The table that is read, in its newest version, and when it had its name, as far as the state tells which the
+        metadata log folds to. That is compared with what ``memory`` has of it.
 
         Raises UnknownTable; LogForked, LogReplaced, LogTruncated, LogDamaged.
         """
         schema = SchemaFollower(self._settings.bootstrap_servers, self._settings.cluster, memory)
         try:
-            return table_in(schema.start().lives, self._settings.table, self._settings.table_id)
+            name, table_id = self._settings.table, self._settings.table_id
+            try:
+                return table_in(schema.start().lives, name, table_id)
+            except UnknownTable:  # the newest snapshot may have forgotten it
+                return table_in(schema.whole(), name, table_id)
         finally:
             schema.close()
 
@@ -246,6 +251,20 @@ def table_in(lives: Lives, name: str, table_id: str) -> tuple[TableChange, Named
     if not found:
         raise UnknownTable(name, "no table of that id has had the name" if table_id else "not in the schema")
     return found[-1], lives.life(name, found[-1].id)
+
+
+@cache
+def whole_life(settings: ReadSettings, table_id: str) -> NamedLife:
+    """When that table had its name, by all that there is of the metadata log; a worker folds it once.
+
+    Raises LogDamaged, LogUnavailable, UnknownTable.
+    """
+    schema = SchemaFollower(settings.bootstrap_servers, settings.cluster)
+    try:
+        schema.start()
+        return table_in(schema.whole(), settings.table, table_id)[1]
+    finally:
+        schema.close()
 
 
 def headed(records: Sequence[CdcRecord]) -> Iterator[tuple[int, int, RowHead | None]]:

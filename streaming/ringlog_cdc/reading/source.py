@@ -31,11 +31,21 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
+from ringlog.client.cdc.errors import TablesForgotten
 from ringlog.client.cdc.progress import ConsumerProgress
 from ringlog.log.identity import CarriedRecord, Recorded, record_of, record_to_json
 from ringlog_cdc.errors import CdcError
 from ringlog_cdc.reading.columns import LogColumns
-from ringlog_cdc.reading.ranges import ALL, CdcRange, ReadSettings, Scan, WholeRange, ranges_along, rows_of
+from ringlog_cdc.reading.ranges import (
+    ALL,
+    CdcRange,
+    ReadSettings,
+    Scan,
+    WholeRange,
+    ranges_along,
+    rows_of,
+    whole_life,
+)
 from ringlog_cdc.reading.vectors import batch_of
 
 if TYPE_CHECKING:
@@ -94,6 +104,20 @@ class RinglogCdc(DataSource):
         return LogColumns(*Scan(settings_of(self.options)).table(memory))
 
 
+def batches(settings: ReadSettings, columns: LogColumns, found: CdcRange | WholeRange) -> Iterator[pa.RecordBatch]:
+    """A task. Rows from before what the driver knows of the table have it fold the metadata log from its beginning.
+
+    Raises TablesForgotten where that does not tell whose they are.
+    """
+    for rows in rows_of(settings, found):
+        try:
+            batch = batch_of(columns, rows, found.partition)
+        except TablesForgotten:
+            columns = columns.with_past(whole_life(settings, columns.table.id))
+            batch = batch_of(columns, rows, found.partition)
+        yield batch
+
+
 class CdcBatchReader(DataSourceReader):
     """Everything up to the end that the topic has when the query is planned."""
 
@@ -112,8 +136,7 @@ class CdcBatchReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """A task."""
         assert isinstance(partition, WholeRange)
-        for rows in rows_of(self._settings, partition):
-            yield batch_of(self._columns, rows, partition.partition)
+        return batches(self._settings, self._columns, partition)
 
 
 class CdcStreamReader(DataSourceStreamReader):
@@ -168,8 +191,7 @@ class CdcStreamReader(DataSourceStreamReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """A task."""
         assert isinstance(partition, CdcRange)
-        for rows in rows_of(self._settings, partition):
-            yield batch_of(self._columns, rows, partition.partition)
+        return batches(self._settings, self._columns, partition)
 
     def stop(self) -> None:
         """The query has ended."""

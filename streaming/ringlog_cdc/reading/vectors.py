@@ -94,7 +94,8 @@ def _fast(columns: LogColumns, found: Front) -> tuple[I64, pa.RecordBatch] | Non
     for name, kind in kept.items():
         _check(cursor, kind, values[name])
     cursor.expect((found.operation >= -128) & (found.operation < 128) & (abs(found.number) < 2**31))
-    rows = np.flatnonzero(cursor.sound & _mine(columns, epochs))
+    rows = np.flatnonzero(cursor.sound)
+    rows = rows[_mine(columns, epochs[rows])]
     if not len(rows):
         return None
     data = cursor.data

@@ -12,6 +12,7 @@ from ringlog.kernel.commands.cluster import Noop
 from ringlog.kernel.commands.keyspaces import DropKeyspace
 from ringlog.kernel.commands.schema import AlterTable, DropTable
 from ringlog.kernel.commands.verdicts import SettleVerdicts
+from ringlog.kernel.schema.lives import NAMED_US
 from ringlog.kernel.state import EMPTY_STATE, ClusterState
 from ringlog.kernel.values import Column, Command
 from tests.kernel.commands.test_schema import ready
@@ -90,6 +91,57 @@ def test_who_begins_with_a_stored_state_says_the_same_or_that_it_does_not_know()
         assert later.knows("ks.t", NOT_SAID)
         assert not later.knows("ks.other", 1)
         assert whole.knows("ks.other", 1)
+    assert min(met.values()) > 20, met
+
+
+def test_who_looks_back_knows_what_was_there_all_the_time() -> None:
+    """A state in the middle, and what is folded up to it afterwards, from the beginning or from another state."""
+    met = {"forgotten": 0, "still": 0, "passed_over": 0}
+    for seed in range(80):
+        chance, states = Random(seed), [ready(), applied(ready(), SettleVerdicts(1))]
+        state = states[-1]
+        for number in range(chance.randint(4, 14)):
+            name = chance.choice(("t", "u"))
+            command: Command = replace(TABLE, name=name, id=uuid(number + 10, space=4))
+            if f"ks.{name}" in state.tables:
+                added = AlterTable("ks", name, (Column(f"n{number}", "int"),))
+                command = chance.choice((added, DropTable("ks", name), Noop()))
+            until = state.settled.until + NAMED_US
+            for one in (command, SettleVerdicts(until, max(0, until - 2 * NAMED_US))):
+                state = applied(state, one)
+                states.append(state)
+        first, begun = sorted(chance.sample(range(len(states)), 2))
+        first = chance.choice((first, -1))
+        whole, later, earlier = Lives(), Lives(), Lives()
+        steps = list(pairwise([EMPTY_STATE, *states]))
+        for before, after in steps:
+            whole.note(before, after)
+        later.begin(states[begun])
+        for before, after in steps[begun + 1 :]:
+            later.note(before, after)
+        if first >= 0:
+            earlier.begin(states[first])
+        for before, after in steps[first + 1 : begun + 1]:
+            earlier.note(before, after)
+        for table in (table for name in ("ks.t", "ks.u") for table in later.all_of(name)):
+            life, wanted = (one.life(f"ks.{table.name}", table.id) for one in (later, whole))
+            met["passed_over"] += any(wanted.has(at.epoch) and not life.knows(at.epoch) for at in states)
+        known = [(name, at) for name in ("ks.t", "ks.u") for at in states if later.knows(name, at.epoch)]
+        later.follow_on(earlier)
+        assert later.began == earlier.began
+        for name in ("ks.t", "ks.u"):
+            for at in states:
+                if not later.knows(name, at.epoch):
+                    assert at.epoch < states[first].epoch
+                    met["still"] += 1
+                elif at.epoch >= earlier.began:
+                    assert later.at(name, at.epoch) == whole.at(name, at.epoch), (seed, name, at.epoch)
+                    met["forgotten"] += (name, at) not in known
+            for table_id in {table.id for table in later.all_of(name)}:
+                life, wanted = later.life(name, table_id), whole.life(name, table_id)
+                assert life.known <= earlier.began
+                for epoch in (at.epoch for at in states if at.epoch >= max(life.known, earlier.began)):
+                    assert life.has(epoch) == wanted.has(epoch), (seed, name, epoch)
     assert min(met.values()) > 20, met
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,15 +10,18 @@ import pytest
 from ringlog.client.cdc.errors import TablesForgotten
 from ringlog.client.cdc.schema import SchemaFollower
 from ringlog.client.cdc.stores import log_record_of
-from ringlog.kernel.commands.cluster import InitializeCluster
+from ringlog.kernel.commands.cluster import InitializeCluster, Noop
 from ringlog.kernel.commands.keyspaces import CreateKeyspace
 from ringlog.kernel.commands.movements import Join
-from ringlog.kernel.commands.schema import AlterTable
+from ringlog.kernel.commands.schema import AlterTable, DropTable
 from ringlog.kernel.commands.truncation import ConfirmSnapshot, TruncateLog
 from ringlog.kernel.values import Column, Replication
 from ringlog.log.beginning import Beginning, SnapshotTopic
 from ringlog.log.errors import LogDamaged, LogError
-from ringlog.log.identity import CarriedRecord, record_of, record_to_json
+from ringlog.log.folding import Start
+from ringlog.log.identity import CarriedRecord, Seen, record_of, record_to_json
+from ringlog.log.port import MetadataLog
+from ringlog.wire.records import StoredSnapshot
 from tests.fuzz.world import SEED, next_steps, node
 from tests.kernel.entries import TABLE
 from tests.log.test_identity import World
@@ -65,6 +69,56 @@ def test_a_place_with_anything_else_is_refused(text: str) -> None:
 
 
 def test_a_log_that_was_truncated_says_what_it_does_not_know() -> None:
+    cluster, made = with_an_altered_table()
+    head = let_go(cluster)
+    whole, late = oldest(cluster), following(cluster)
+    cluster.log.delete_before(head.position - 1)
+    later = following(cluster)
+    for follower in (whole, late, later):
+        assert follower.at("ks.t", head.epoch) == follower.at("ks.t", 0)
+        assert follower.at("ks.t", head.epoch - 1) == follower.at("ks.t", 0)
+    assert whole.at("ks.t", made) != whole.at("ks.t", 0)
+    for follower in (late, later):
+        with pytest.raises(TablesForgotten, match=f"ks.t at epoch {made}"):
+            follower.at("ks.t", made)
+    for follower in (whole, late, later):
+        follower.close()
+
+
+def test_the_past_is_folded_once_and_where_a_row_is_of_it() -> None:
+    """It begins with the newest snapshot; what came before is looked up in the log, or behind the oldest snapshot."""
+    cluster, made = with_an_altered_table()
+    let_go(cluster)
+    second = cluster.taken[0].state.epoch
+    cluster.apply(AlterTable("ks", "t", (Column("later", "int"),)), DropTable("ks", "t"))
+    head = cluster.store("publisher")
+    begun: list[int] = []
+    for first in (0, second):
+        looks = Looks(cluster, begun)
+        follower = SchemaFollower("", "c", metadata=cluster.log, beginning=cluster.beginning(), past=looks).start()
+        cluster.apply(Noop())
+        assert follower.at("ks.t", head.epoch) is None
+        assert begun == []
+        assert follower.lives.began == head.epoch
+        assert follower.at("ks.t", head.epoch - 1) is None
+        with_later = follower.at("ks.t", head.epoch - 2)
+        assert with_later is not None
+        assert [column.name for column in with_later.columns][-2:] == ["more", "later"]
+        if first == 0:
+            at_first = follower.at("ks.t", made)
+            assert at_first is not None
+            assert "more" not in [column.name for column in at_first.columns]
+        else:
+            with pytest.raises(TablesForgotten):
+                follower.at("ks.t", made)
+        assert begun == [first]
+        begun.clear()
+        follower.close()
+        cluster.log.delete_before(cluster.taken[0].position - 1)
+
+
+def with_an_altered_table() -> tuple[Cluster, int]:
+    """And the epoch at which the table was as it was made; the state keeps nothing of that."""
     cluster = Cluster()
     cluster.apply(InitializeCluster("c"), node(1), Join(node(1).id, (5,), SEED))
     while steps := next_steps(cluster.state, 10**9):
@@ -72,21 +126,33 @@ def test_a_log_that_was_truncated_says_what_it_does_not_know() -> None:
     cluster.apply(CreateKeyspace("ks", Replication("simple", 1)), TABLE)
     made = cluster.state.epoch
     cluster.apply(AlterTable("ks", "t", (Column("more", "int"),)))
+    return cluster, made
+
+
+def let_go(cluster: Cluster) -> StoredSnapshot:
+    """A snapshot with which the log may begin."""
     head = cluster.store("publisher")
     said = head.epoch, head.state_id, head.position, head.digest
     cluster.apply(ConfirmSnapshot(*said, ("keeper", "publisher")), TruncateLog(head.epoch))
-    whole = SchemaFollower("", "c", metadata=cluster.log, beginning=oldest(cluster)).start()
-    cluster.log.delete_before(head.position - 1)
-    later = SchemaFollower("", "c", metadata=cluster.log, beginning=oldest(cluster)).start()
-    for follower in (whole, later):
-        assert follower.at("ks.t", head.epoch) == follower.at("ks.t", 0)
-        assert follower.at("ks.t", head.epoch - 1) == follower.at("ks.t", 0)
-    assert whole.at("ks.t", made) != whole.at("ks.t", 0)
-    with pytest.raises(TablesForgotten, match=f"ks.t at epoch {made}"):
-        later.at("ks.t", made)
-    for follower in (whole, later):
-        follower.close()
+    return head
 
 
-def oldest(cluster: Cluster) -> Beginning:
-    return Beginning(lambda: SnapshotTopic(cluster.records), oldest=True)
+class Looks(Beginning):
+    """As early as the log allows; notes the epoch of each look."""
+
+    def __init__(self, cluster: Cluster, begun: list[int]) -> None:
+        super().__init__(lambda: SnapshotTopic(cluster.records), oldest=True)
+        self._begun = begun
+
+    def start(self, metadata: MetadataLog, identity: str, remembered: Callable[[str], tuple[Seen, ...]]) -> Start:
+        found = super().start(metadata, identity, remembered)
+        self._begun.append(found.state.epoch)
+        return found
+
+
+def oldest(cluster: Cluster) -> SchemaFollower:
+    return SchemaFollower("", "c", metadata=cluster.log, beginning=Looks(cluster, [])).start()
+
+
+def following(cluster: Cluster) -> SchemaFollower:
+    return SchemaFollower("", "c", metadata=cluster.log, beginning=cluster.beginning(), past=Looks(cluster, [])).start()

@@ -13,9 +13,9 @@ one of the log      the one that had the name at that epoch; None if there was n
 0: not said         the one that has the name, or else the last one that had it
 ==================  ==============================================================================================
 
-Fed with every step of the fold, this knows all versions of all tables that ever were; nothing of it is forgotten. Where
-the log's oldest entries are gone it begins with a stored state, and knows the versions which that keeps
-(``ClusterState.table_lives``): of what lies before them it says that it does not know it.
+Fed with every step of the fold, this knows all versions of all tables that ever were; nothing of it is forgotten. Who
+begins with a stored state knows the versions which that keeps (``ClusterState.table_lives``): of what lies before them
+it says that it does not know it, until somebody has folded that, too (``follow_on``).
 """
 
 from __future__ import annotations
@@ -37,15 +37,20 @@ Version = tuple[Epoch, TableChange | None]
 @dataclass(frozen=True, slots=True)
 class NamedLife:
     """When a table had its name: from ``first`` on, and before ``end`` (None: it still has). ``is_last``: no other
-    table has had it since.
+    table has had it since. ``known``: of earlier epochs it is not known whose the name was; 0: it is of all.
     """
 
     first: Epoch
     end: Epoch | None
     is_last: bool
+    known: Epoch = 0
+
+    def knows(self, epoch: Epoch) -> bool:
+        """False of a row from before what is known."""
+        return epoch == NOT_SAID or epoch >= self.known
 
     def has(self, epoch: Epoch) -> bool:
-        """Is a row that was decided by that epoch one of this table's?"""
+        """Is a row that was decided by that epoch, which it knows, one of this table's?"""
         if epoch == NOT_SAID:
             return self.is_last
         return self.first <= epoch and (self.end is None or epoch < self.end)
@@ -85,11 +90,28 @@ class Lives:
                     self._add(name, state.epoch, None)
             self._epoch = self._began = state.epoch
 
+    @property
+    def began(self) -> Epoch:
+        """The epoch of the state that it began with; 0: it knows all."""
+        return self._began
+
     def knows(self, name: str, epoch: Epoch) -> bool:
         """False of a row from before what is known."""
         with self._lock:
-            kept = name in self._versions and epoch >= self._versions[name][0][0]
-            return epoch == NOT_SAID or epoch >= self._began or kept
+            return epoch == NOT_SAID or epoch >= self._known(name)
+
+    def _known(self, name: str) -> Epoch:
+        return min([self._began, *(epoch for epoch, _ in self._versions.get(name, ())[:1])])
+
+    def follow_on(self, earlier: Lives) -> None:
+        """Take over what ``earlier`` knows, which was fed up to the state with which this one began."""
+        with self._lock:
+            assert earlier.epoch == self._began, "one goes on where the other one ends"
+            later, self._versions = self._versions, dict(earlier._versions)
+            for name, versions in later.items():
+                behind = [one for one in versions if one[0] > self._began]
+                self._versions[name] = [*earlier._versions.get(name, ()), *behind]
+            self._began = earlier.began
 
     def note(self, before: ClusterState, after: ClusterState) -> None:
         """One step of the fold, from ``before`` to ``after``."""
@@ -129,7 +151,7 @@ class Lives:
             assert mine, f"{name} was never {table_id}"
             behind = versions[mine[-1] + 1 :]
             end = behind[0][0] if behind else None
-            return NamedLife(versions[mine[0]][0], end, all(table is None for _, table in behind))
+            return NamedLife(versions[mine[0]][0], end, all(table is None for _, table in behind), self._known(name))
 
     def _add(self, name: str, epoch: Epoch, table: TableChange | None) -> None:
         versions = self._versions.setdefault(name, [])

@@ -56,8 +56,8 @@ class CdcReader:
     ``share``: (i, n): the i-th of n parts of the partitions.
 
     Values are typed by the table that had the name when the write was decided, with its columns of then, which the
-    metadata log tells: the reader folds it, from its beginning when it starts. ``Change.table_id`` tells a table from
-    another one that was made under its name.
+    metadata log tells: the reader folds it, from the newest snapshot on, and once from its beginning if it meets a row
+    from before what that keeps. ``Change.table_id`` tells a table from another one that was made under its name.
 
     ``log_record``: the file that remembers what was seen of the metadata log, so that another history of it is noticed;
     beside a file of progress by itself.
@@ -153,12 +153,11 @@ class CdcReader:
     @property
     def schema(self) -> Mapping[str, TableChange]:
         """The tables that there are now, by ``keyspace.table``, as far as the metadata log is folded."""
-        return self.lives.current()
+        return self._schema.lives.current()
 
-    @property
     def lives(self) -> Lives:
-        """All tables that ever were, as far as the metadata log is folded."""
-        return self._schema.lives
+        """All tables that ever were; folds all that there is of the metadata log."""
+        return self._schema.whole()
 
     @property
     def generation(self) -> Micros:
@@ -198,6 +197,8 @@ class CdcReader:
         """Tables that were dropped, or have their log switched off, may be asked for: there may be rows of before."""
         for name in sorted(self._wanted):
             versions = self._schema.lives.all_of(name)
+            if not any(table.cdc.enabled for table in versions):
+                versions = self._schema.whole().all_of(name)
             if not versions:
                 raise UnknownTable(name, "not in the schema")
             if not any(table.cdc.enabled for table in versions):

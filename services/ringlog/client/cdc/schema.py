@@ -4,8 +4,9 @@ A row may be decided by an epoch that this process has not folded yet: then it i
 A change topic would not do: it has the newest version of a table and none of a dropped one, and lags behind the log
 that the writers of rows follow.
 
-It folds the log from its first entry, to know every version of every table; from the oldest snapshot on only where that
-entry was let go.
+It begins with the newest snapshot, whose state keeps the versions that may still count for a write. Where a row is from
+before those, it folds once what there is of the log before that snapshot: from the first entry, or from the oldest
+snapshot where that entry was let go.
 """
 
 from __future__ import annotations
@@ -20,17 +21,24 @@ from ringlog.kernel.outcome import Entry, Outcome, UnreadableEntry
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Epoch
 from ringlog.log.beginning import Beginning
+from ringlog.log.errors import LogForked
+from ringlog.log.folding import Start, follow
 from ringlog.log.identity import Memory
 from ringlog.log.opening import beginning_of
 from ringlog.log.port import MetadataLog
+from ringlog.log.reading import read_to_end
+from ringlog.runtime.logs import get_logger
 
 ANSWER_S = 30.0
+
+log = get_logger(__name__)
 
 
 class SchemaFollower:
     """Follows one cluster's metadata log. For one thread; ``start`` it and ``close`` it.
 
-    ``record``, ``metadata``, ``beginning``: see ``MetadataWatch``.
+    ``record``, ``metadata``, ``beginning``: see ``MetadataWatch``. ``past``: finds where the past begins that is looked
+    into when need be; on Kafka, as early as the log allows.
     """
 
     def __init__(
@@ -40,10 +48,12 @@ class SchemaFollower:
         record: Path | Memory | None = None,
         metadata: MetadataLog | None = None,
         beginning: Beginning | None = None,
+        past: Beginning | None = None,
     ) -> None:
         self.lives = Lives()
-        if beginning is None and metadata is None:
-            beginning = beginning_of(bootstrap_servers, cluster, oldest=True)
+        if past is None and metadata is None:
+            past = beginning_of(bootstrap_servers, cluster, oldest=True)
+        self._past = past
         self._watch = MetadataWatch(bootstrap_servers, cluster, record=record, metadata=metadata, beginning=beginning)
         self._watch.subscribe(self._note)
 
@@ -66,13 +76,45 @@ class SchemaFollower:
             self._catch_up(self._watch.read_barrier(ANSWER_S).epoch)
             if epoch > self.lives.epoch:
                 return None
-        if not self.lives.knows(name, epoch):
+        if not self.lives.knows(name, epoch) and not self.whole().knows(name, epoch):
             raise TablesForgotten(name, epoch)
         return self.lives.at(name, epoch)
+
+    def whole(self) -> Lives:
+        """``lives`` with all that there is of the log: what was before the snapshot is folded, once.
+
+        Raises LogForked, LogTruncated, LogUnavailable.
+        """
+        if self.lives.began > 0 and self._past is not None:
+            metadata = self._watch.replica.log
+            start = self._past.start(metadata, metadata.identity(), lambda _: ())
+            if metadata.begin_offset() <= start.position and start.state.epoch < self.lives.began:
+                self.lives.follow_on(self._before(start))
+            self._past = None
+        return self.lives
 
     def close(self) -> None:
         """Stop following."""
         self._watch.close()
+
+    def _before(self, start: Start) -> Lives:
+        """From there to the state with which the replica began."""
+        end, metadata = self._watch.replica.began, self._watch.replica.log
+        found, state = Lives(), start.state
+        found.begin(state)
+        log.info("looks_back", log=metadata.name, from_epoch=state.epoch, to_epoch=end.epoch)
+        tail = metadata.tail(start.position)
+        try:
+            for made in follow(read_to_end(metadata, tail), state):
+                found.note(made.before, made.after)
+                state = made.after
+                if state.epoch == end.epoch:
+                    break
+        finally:
+            tail.close()
+        if state.state_id != end.state_id:
+            raise LogForked(f"epoch {end.epoch} is {end.state_id} in a snapshot, and {state.state_id} in the log")
+        return found
 
     def _note(
         self,

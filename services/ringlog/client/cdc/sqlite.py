@@ -22,7 +22,7 @@ import json
 import math
 import sqlite3
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -101,14 +101,15 @@ class SqliteTables:
                 raise BadStore(path, error) from error
             raise
 
-    def know(self, lives: Lives) -> None:
-        """Take over a file of before tables were known by their ids; harmless for any other. ``lives``: all tables.
+    def know(self, all_lives: Callable[[], Lives]) -> None:
+        """Take over a file of before tables were known by their ids; harmless for any other. ``all_lives``: gives all
+        tables that ever were, and is asked only then.
 
         Raises BadStore where its content cannot be recognised.
         """
         if not self._copies.is_by_name():
             return
-        found = self._copies.by_name()
+        found, lives = self._copies.by_name(), all_lives()
         doubtful = sorted(name for name in found if len({table.id for table in lives.all_of(name)}) != 1)
         doubtful += sorted(name for name in found if any(name != one and name.lower() == one.lower() for one in found))
         if doubtful:
