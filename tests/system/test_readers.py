@@ -1,0 +1,195 @@
+"""Everybody who reads the metadata log begins with a snapshot, and says what he says who was there all the time.
+
+One cluster on a real broker, with agents, the CDC job and an archive. Tables are altered, a snapshot is taken, the log
+truncated; then each reader is started anew beside the one that lived through it. ``orders`` is altered when verdicts
+are settled, so the state keeps the version before; of ``early`` only the log has it.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.system.agents_world import AgentsWorld
+from tests.system.agents_world import until as until_found
+from tests.system.cdc_world import World, now_us, until, write
+from tests.system.test_cdc_job import TOKENS, start
+from tests.system.test_change_topics import compacted, without_epoch
+from tests.system.test_truncation import at_one_epoch, known_snapshot
+from typer.testing import CliRunner
+
+from ringlog.cli.main import app
+from ringlog.client.cdc import CdcChange, CdcReader
+from ringlog.client.cdc.errors import TablesForgotten
+from ringlog.client.cdc.output import change_json
+from ringlog.client.client import Client
+from ringlog.client.direct import DirectAuthor
+from ringlog.client.watch import MetadataWatch
+from ringlog.kernel.changes import project
+from ringlog.kernel.commands.schema import AlterTable
+from ringlog.kernel.commands.verdicts import SettleVerdicts
+from ringlog.kernel.encoding import digest
+from ringlog.kernel.values import Column
+from ringlog.log.kafka import KafkaLog
+from ringlog.stack import StackInfo
+from ringlog.wire.records import StoredSnapshot
+from ringlog_cdc import read_cdc
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.system, pytest.mark.spark, pytest.mark.slow]
+
+HOUR_US = 3_600_000_000
+ROLES = ("keeper", "publisher", "validator")
+WRITES = 60
+
+
+class Readers:
+    """The cluster; what is written is numbered."""
+
+    def __init__(self, stack: StackInfo, cluster: str, folder: Path, opened: ExitStack) -> None:
+        self.stack, self.cluster, self.folder = stack, cluster, folder
+        self.place = stack.bootstrap_servers, cluster
+        self.agents = AgentsWorld(stack, cluster, folder)
+        opened.callback(self.agents.close)
+        self.archive = str(folder / "archive")
+        self.agents.environment["RINGLOG_ARCHIVE"] = self.archive
+        replica = self.agents.client.replica
+        log = opened.enter_context(closing(KafkaLog(*self.place)))
+        self.world = World(*self.place, replica, DirectAuthor(log, replica, "tester"))
+        self.numbers = 0
+
+    def written(self, table: str = "orders") -> None:
+        """Some writes, until there is a row for each."""
+        first, self.numbers = self.numbers, self.numbers + WRITES
+        numbers = range(first, self.numbers)
+        self.world.send(write(f"customer-{number % 7}", number, table=table) for number in numbers)
+        until(lambda: len(self.world.rows()) == self.numbers, "a row for each write")
+
+    def typed(self, *words: str, status: int = 0) -> list[Any]:
+        """The lines of JSON that the program prints."""
+        where = ("--bootstrap", self.place[0], "--cluster", self.place[1], "--json")
+        ended = CliRunner().invoke(app, [*words, *where])
+        assert ended.exit_code == status, (words, ended.output)
+        return [json.loads(line) for line in ended.stdout.splitlines() if line.startswith("{")]
+
+    def tail(self, table: str) -> list[Any]:
+        found = self.typed("cdc", "tail", "--table", table, "--until-end")
+        return sorted(found, key=lambda line: (line["partition"], line["offset"]))
+
+    def applied(self, name: str) -> list[Any]:
+        """The rows of a copy of the table that is begun now."""
+        path = self.folder / name
+        self.typed("cdc", "apply", "--to", str(path), "--table", "shop.orders", "--until-end")
+        with closing(sqlite3.connect(path)) as connection:
+            return sorted(connection.execute('SELECT customer, number, amount FROM "shop.orders"').fetchall())
+
+    def queried(self, spark: SparkSession, table: str, start: str = "earliest") -> list[Any]:
+        """What a batch query has of a table."""
+        columns = ("number", "customer", "amount", "`cdc$generation`", "`cdc$timestamp`")
+        return sorted(read_cdc(spark, *self.place, table, start=start).select(*columns).collect())
+
+    def begin_offset(self) -> int:
+        with closing(KafkaLog(*self.place)) as log:
+            return log.begin_offset()
+
+
+@pytest.fixture
+def readers(stack: StackInfo, cluster_name: str, tmp_path: Path) -> Iterator[Readers]:
+    with ExitStack() as opened:
+        made = Readers(stack, cluster_name, tmp_path, opened)
+        made.agents.start_all(*ROLES)
+        made.world.join("n1", TOKENS, now_us() - HOUR_US)
+        made.world.schema()
+        made.world.table("early")
+        yield made
+
+
+def test_who_begins_with_a_snapshot_says_what_he_says_who_was_there(
+    readers: Readers, spark: SparkSession, tmp_path: Path
+) -> None:
+    place, checkpoint = readers.place, tmp_path / "checkpoint"
+    with MetadataWatch(*place) as watch, closing(CdcReader(*place, tables=["shop.orders"])) as lived:
+        job = start(readers.stack, readers.cluster, checkpoint, spark)
+        try:
+            readers.written("early")
+            readers.world.apply(AlterTable("shop", "early", (Column("more", "int"),)))
+            readers.world.apply(SettleVerdicts(now_us()))
+            readers.written()
+            readers.world.apply(AlterTable("shop", "orders", (Column("more", "int"),)))
+            head = known_snapshot(readers.agents)
+            with_the_log_whole(readers, head, spark)
+            before = readers.tail("shop.orders")
+            let_go(readers, head)
+            readers.written()
+        finally:
+            job.stop()
+        again = start(readers.stack, readers.cluster, checkpoint, spark)
+        try:
+            assert again._replica.began.epoch == head.epoch
+            readers.written()
+        finally:
+            again.stop()
+        seen = changes(lived)
+        with Client(*place, "late") as client, MetadataWatch(*place) as late:
+            assert client.replica.began.epoch == late.replica.began.epoch == head.epoch
+            states = at_one_epoch(watch, client, late, readers.agents.client)
+            assert len({digest(state) for state in states}) == 1
+    with closing(CdcReader(*place, tables=["shop.orders"])) as fresh:
+        assert changes(fresh) == seen
+    assert Counter(len(change.schema.columns) for change in seen if change.schema) == {4: WRITES, 5: 2 * WRITES}
+    after = readers.tail("shop.orders")
+    assert [line for line in after if line in before] == before
+    assert after == [json.loads(json.dumps(change_json(change))) for change in seen]
+    assert sorted(row[1] for row in readers.applied("copy")) == list(range(WRITES, 4 * WRITES))
+    assert [row[0] for row in readers.queried(spark, "shop.orders")] == list(range(WRITES, 4 * WRITES))
+    what_is_forgotten_is_said(readers, spark)
+    state = at_one_epoch(readers.agents.client)[0]
+    until_found(lambda: without_epoch(compacted(readers.agents)) == without_epoch(project(state)), "what is published")
+
+
+def changes(reader: CdcReader) -> list[CdcChange]:
+    """All of ``orders``, by where they lie: each reader takes partitions by turns of its own."""
+    return sorted(islice(reader, 3 * WRITES), key=lambda change: change.place)
+
+
+def with_the_log_whole(readers: Readers, head: StoredSnapshot, spark: SparkSession) -> None:
+    """The older entries are there still: who needs none of them begins behind them, others look back."""
+    with closing(CdcReader(*readers.place, start="now")) as reader:
+        assert reader._schema.lives.began == head.epoch
+        assert reader.lives().began == 0
+    (now,) = readers.typed("log", "at", str(head.epoch))
+    assert now["digest"] == head.digest
+    assert readers.typed("log", "at", "2") == readers.typed("log", "at", "2", "--archive", readers.archive)
+    assert readers.typed("log", "--from", "5")[0]["epoch"] == 5
+    assert [line["rows"][0]["key"]["number"] for line in readers.tail("shop.early")] != []
+    assert [row[0] for row in readers.queried(spark, "shop.early")] == list(range(WRITES))
+    assert readers.typed("audit")[0]["ok"]
+
+
+def let_go(readers: Readers, head: StoredSnapshot) -> None:
+    """The log begins with the snapshot's entry, and all agents anew."""
+    readers.typed("log", "truncate", "--below", str(head.epoch))
+    until_found(lambda: readers.begin_offset() == head.position - 1, "the broker to delete")
+    for role in ROLES:
+        for agent in readers.agents.alive(role):
+            agent.kill()
+    readers.agents.start_all(*ROLES)
+
+
+def what_is_forgotten_is_said(readers: Readers, spark: SparkSession) -> None:
+    """Not left out in silence."""
+    with closing(CdcReader(*readers.place, tables=["shop.early"])) as reader, pytest.raises(TablesForgotten):
+        next(iter(reader))
+    with pytest.raises(Exception, match=r"shop\.early at epoch"):
+        readers.queried(spark, "shop.early", start="1")  # Spark's workers know the tables of the other query still
+    readers.typed("audit", status=1)
+    assert readers.typed("audit", "--archive", readers.archive)[0]["ok"]
