@@ -1,6 +1,7 @@
 """Nodes and agents on machines of their own, over TLS: nodes find each other, stream, answer an operator elsewhere.
 
-A machine that loses the broker alone goes on with its peers.
+A machine that loses the broker alone goes on with its peers. Rows of a table are written and read all the while, from a
+third machine, and each of them has its row in the CDC log.
 
 The machines are network namespaces: a node's 127.0.0.1 is its own, and a cable that is pulled out loses packets without
 a word. The broker is on none of them; each reaches it by a door on its 127.0.0.1.
@@ -8,12 +9,14 @@ a word. The broker is on none of them; each reaches it by a door on its 127.0.0.
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
@@ -22,16 +25,21 @@ from tests.faults.proxy import Proxy, Shape
 from tests.system.agents_world import AgentsWorld, until
 from tests.system.machines import Machines, why_none
 from tests.system.nodes_world import NodeProcess, NodesWorld
+from tests.system.test_cdc_job import run_to_idle
 
 from ringlog.client.results import AppliedResult
 from ringlog.kernel.commands.cluster import Noop
 from ringlog.kernel.commands.keyspaces import CreateKeyspace
-from ringlog.kernel.values import Replication
+from ringlog.kernel.commands.schema import CreateTable
+from ringlog.kernel.values import CdcOptions, Column, Replication
 from ringlog.operator.certificates import make_certificates
 from ringlog.runtime.trust import TRUST_VARIABLE, name_of_node, read_trust
 from ringlog.stack import StackInfo
 
-pytestmark = [pytest.mark.system, pytest.mark.slow, needs_openssl]
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.system, pytest.mark.spark, pytest.mark.slow, needs_openssl]
 
 OPERATOR = 3
 
@@ -79,6 +87,23 @@ class World(NodesWorld):
         """(exit status, what is said) of the operator's ``ringlog data``."""
         return self.ringlog(OPERATOR, "data", *words)
 
+    def submit_table(self, name: str) -> None:
+        """Of ``ks``, with a CDC log: key ``k`` and ``n``, value ``v``."""
+        columns = (Column("k", "text"), Column("n", "int"), Column("v", "int"))
+        command = CreateTable("ks", name, str(uuid.uuid4()), columns, ("k",), ("n",), CdcOptions(enabled=True))
+        assert isinstance(self.agents.client.submit(command), AppliedResult)
+
+    def put(self, number: int) -> str:
+        """Write a row of ``ks.t`` from the operator's machine; the position at which it can be read."""
+        status, said = self.data("put", "ks.t", "k", str(number), "--set", f"v={number}", "--json")
+        assert status == 0, said
+        return str(json.loads(said)["position"])
+
+    def rows(self, *words: str) -> list[int]:
+        """The rows of that partition that the operator reads; none: too few nodes answer."""
+        status, said = self.data("rows", "ks.t", "k", "--json", *words)
+        return [] if status else [row["v"] for row in json.loads(said)["rows"]]
+
     def ringlog(self, number: int, *words: str) -> tuple[int, str]:
         """As ``data``, of any command on a machine."""
         ended = subprocess.run(
@@ -113,7 +138,9 @@ def world(stack: StackInfo, cluster_name: str, tmp_path: Path, machines: Machine
         yield made
 
 
-def test_nodes_on_two_machines_serve_a_third_one_and_a_cable_is_pulled_out(world: World, machines: Machines) -> None:
+def test_nodes_on_two_machines_serve_a_third_one_and_a_cable_is_pulled_out(
+    world: World, machines: Machines, stack: StackInfo, spark: SparkSession, tmp_path: Path
+) -> None:
     world.join_from(1, "--listen", machines.address(1))
     world.submit_keyspace("before", 1)
     world.join_from(2, "--listen", "0.0.0.0", "--advertise", machines.address(2))  # streams from the other machine
@@ -123,15 +150,21 @@ def test_nodes_on_two_machines_serve_a_third_one_and_a_cable_is_pulled_out(world
         assert (member.id, member.address.split(":")[0]) == (world.ids[name], machines.address(int(name[1])))
     world.submit_keyspace("ks", 2)
     assert world.data("write", "ks", "k", "together", "--level", "ALL")[0] == 0
+    world.submit_table("t")
+    assert world.rows("--at", world.put(1), "--level", "ALL") == [1]
 
     machines.cable(2, plugged=False)
     status, said = world.data("write", "ks", "k", "apart", "--level", "ALL", "--timeout", "3")
     assert (status, said.split(":")[0]) == (1, "request_timed_out")
     status, said = world.data("write", "ks", "k", "alone", "--level", "ONE")
     assert (status, said.rpartition(", ")[2]) == (0, "on n1")
+    apart = world.put(2)  # by the broker, which the other machine still reaches
+    assert world.rows("--at", apart, "--level", "ALL", "--timeout", "3") == []
+    assert world.rows("--at", apart) == [1, 2]
 
     machines.cable(2, plugged=True)
     until(lambda: world.data("read", "ks", "k", "--level", "ALL") == (0, "alone"), "both to answer again")
+    assert world.rows("--at", apart, "--level", "ALL") == [1, 2]
 
     # The second machine loses the broker and nothing else: its node serves, and asks the other one what there is.
     world.doors[2].shape(Shape(cut_up=True, cut_down=True))
@@ -141,6 +174,8 @@ def test_nodes_on_two_machines_serve_a_third_one_and_a_cable_is_pulled_out(world
     until(lambda: world.status("n2")["known_epoch"] >= answer.epoch, "the node to hear of it from its peer, over TLS")
     assert world.status("n2")["epoch"] == epoch < answer.epoch
     assert world.data("write", "ks", "k", "cut off", "--level", "ALL")[0] == 0
+    alone = world.put(3)
+    assert world.rows("--at", alone) == [1, 2, 3]
     status, said = world.ringlog(2, "submit", '{"command": "Noop"}')
     assert (status, said.split(":")[0]) == (1, "log_unavailable")
 
@@ -148,3 +183,8 @@ def test_nodes_on_two_machines_serve_a_third_one_and_a_cable_is_pulled_out(world
     until(lambda: world.status("n2")["epoch"] >= answer.epoch, "the node to have the log again")
     assert "peer_refuted" not in world.nodes["n2"].log.read_text()
     assert world.data("read", "ks", "k", "--level", "ALL") == (0, "cut off")
+    assert world.rows("--at", alone, "--level", "ALL") == [1, 2, 3]
+    run_to_idle(stack, world.agents.cluster, tmp_path / "checkpoint", spark)
+    status, said = world.ringlog(OPERATOR, "cdc", "tail", "--until-end", "--json")
+    changes = [json.loads(line) for line in said.splitlines()]
+    assert (status, [change["rows"][0]["values"] for change in changes]) == (0, [{"v": number} for number in (1, 2, 3)])
