@@ -20,7 +20,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from itertools import pairwise
 
 from pyspark.sql.datasource import InputPartition
@@ -44,6 +44,8 @@ POLL_S = 0.2
 SILENCE_S = 30.0
 RECORDS_MAX = 5_000
 """Records of a poll at most: many, as their heads are read by columns."""
+LIVES_KEPT = 64
+"""Of how many tables and queries a worker remembers what it has looked up of the past."""
 ALL = 2**63 - 1
 """Stands for no bound."""
 
@@ -253,7 +255,7 @@ def table_in(lives: Lives, name: str, table_id: str) -> tuple[TableChange, Named
     return found[-1], lives.life(name, found[-1].id)
 
 
-@cache
+@lru_cache(LIVES_KEPT)
 def whole_life(settings: ReadSettings, table_id: str) -> NamedLife:
     """When that table had its name, by all that there is of the metadata log; a worker folds it once.
 
