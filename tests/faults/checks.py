@@ -150,13 +150,14 @@ class Checker:
         The driver's promises still make epochs: what follows the log is read before the log.
         """
         state = client.read_barrier()
-        followers = {suffix: self._reader(suffix).fresh() for suffix in ("epochs", "results", "acks")}
+        published = self._published_up_to(state.epoch)
+        followers = {suffix: self._reader(suffix).fresh() for suffix in ("results", "acks")}
         cache, self._cache_seen = observers.newest_cache(), self._cache_seen | observers.take_cache_seen()
         self._read_log()
         wrong = [*mutations.failed, *observers.take_contradictions(), *self._command_faults(commands)]
         if digest(state) != digest(self._states[state.epoch]):
             wrong.append(f"the client's state at epoch {state.epoch} is not that of the log")
-        wrong += self._published_faults(followers["epochs"], state.epoch)
+        wrong += self._published_faults(published)
         wrong += self._result_faults(followers["results"])
         wrong += self._ack_faults(followers["acks"])
         wrong += self._cache_faults(cache)
@@ -228,17 +229,30 @@ class Checker:
                 return [f"{asked.command}: rejected ({answer.code}) and applied at epoch {epoch}"]
         return []
 
-    def _published_faults(self, messages: list[Message], least: int) -> list[str]:
-        """The topic of epochs has each epoch once, in order, with the log's state; all up to ``least``."""
+    def _published_up_to(self, epoch: int) -> list[EpochChange]:
+        """What came to the topic of epochs, as soon as that epoch is there: it is made while others are published."""
+        found: list[EpochChange] = []
+
+        def last() -> int:
+            return found[-1].epoch if found else self._published
+
+        def is_there() -> bool:
+            for message in self._reader(EPOCHS).fresh():
+                change = decode_change(message.value() or b"")
+                assert isinstance(change, EpochChange)
+                found.append(change)
+            return last() >= epoch
+
+        until("the checker", f"epoch {epoch} to be published", is_there, why_not=last, left=last)
+        return found
+
+    def _published_faults(self, changes: list[EpochChange]) -> list[str]:
+        """The topic of epochs has each epoch once, in order, with the log's state."""
         wrong = []
-        for message in messages:
-            change = decode_change(message.value() or b"")
-            assert isinstance(change, EpochChange)
+        for change in changes:
             if change.epoch != self._published + 1 or change.state_id != self._states[change.epoch].state_id:
                 wrong.append(f"epoch {change.epoch} was published after {self._published}")
             self._published = change.epoch
-        if self._published < least:
-            wrong.append(f"{self._published} epochs are published of {least}")
         return wrong
 
     def _result_faults(self, messages: list[Message]) -> list[str]:

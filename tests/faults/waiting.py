@@ -22,17 +22,21 @@ def until(
     condition: Callable[[], T | None],
     deadline_s: float = DEADLINE_S,
     why_not: Callable[[], object] = lambda: "",
+    left: Callable[[], object] = lambda: None,
 ) -> T:
     """The first true value of ``condition``: an empty answer is none.
 
-    At the deadline ``why_not`` is asked how things stand: its answer is part of the failure.
+    At the deadline ``why_not`` is asked how things stand: its answer is part of the failure. ``left``: what is still to
+    come; where that has changed since the deadline began, it begins anew.
     """
-    began = time.monotonic()
+    began, before = time.monotonic(), left()
     tick = threading.Event()
     while True:
         found = condition()
         if found:
             return found
         if time.monotonic() - began >= deadline_s:
-            raise WaitedInVain(f"{who} waited {deadline_s:.0f} s for {what}: {why_not()}")
+            if (now := left()) == before:
+                raise WaitedInVain(f"{who} waited {deadline_s:.0f} s for {what}: {why_not()}")
+            began, before = time.monotonic(), now
         tick.wait(LOOK_S)

@@ -394,9 +394,10 @@ class World:
         self.commands.pause()
         self.mutations.pause()
         until("the client", "an answer to every request", lambda: not self.commands.unanswered(), RECOVERY_S,
-              self._why_no_answers)  # fmt: skip
+              self._why_no_answers, lambda: len(self.commands.unanswered()))  # fmt: skip
         until("the producer", "the acknowledgement of every mutation", lambda: self.mutations.under_way == 0,
-              RECOVERY_S, lambda: f"{self.mutations.under_way} are open, failed: {self.mutations.failed}")  # fmt: skip
+              RECOVERY_S, lambda: f"{self.mutations.under_way} are open, failed: {self.mutations.failed}",
+              lambda: self.mutations.under_way)  # fmt: skip
         self.await_agents("the load")
         self._await_nodes()
         self._await_cache()
@@ -410,12 +411,14 @@ class World:
             assert process.runs(), f"{name} has ended with {process.exit_code()}\n{process.tail(30)}"
 
         until("the world", f"all nodes to be at epoch {epoch}, positions {ends}", lambda: not self._behind(epoch, ends),
-              RECOVERY_S, lambda: str(self._behind(epoch, ends)))  # fmt: skip
+              RECOVERY_S, lambda: str(self._behind(epoch, ends)),
+              lambda: sorted(self._behind(epoch, ends)))  # fmt: skip
 
     def _await_cache(self) -> None:
         epoch = self.client.read_barrier().epoch
         until("the world", f"the cache to be at epoch {epoch}", lambda: self.observers.cache_epoch >= epoch, RECOVERY_S,
-              lambda: f"it is at {self.observers.cache_epoch}: {self.observers.cache_problem}")  # fmt: skip
+              lambda: f"it is at {self.observers.cache_epoch}: {self.observers.cache_problem}",
+              lambda: self.observers.cache_epoch)  # fmt: skip
 
     def _await_rows(self) -> None:
         assert self.spark is not None
@@ -426,7 +429,8 @@ class World:
             return self.checker.missing_rows() == 0
 
         until("the world", "every mutation to be a CDC row or a dead letter", through, RECOVERY_S,
-              lambda: f"{self.checker.missing_rows()} are missing\n{spark.tail()}")  # fmt: skip
+              lambda: f"{self.checker.missing_rows()} are missing\n{spark.tail()}",
+              self.checker.missing_rows)  # fmt: skip
 
 
 def environment(broker: Broker, cluster: str, link: str, folder: Path) -> dict[str, str]:
