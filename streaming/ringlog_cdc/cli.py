@@ -11,7 +11,8 @@ import typer
 
 from ringlog.log.errors import LogError
 from ringlog.runtime.context import log_in_at, recall
-from ringlog.runtime.kafka_config import VARIABLE, BadKafkaConfig, current, spark_options, use
+from ringlog.runtime.kafka_config import VARIABLE, brokers_of_file, spark_options, use
+from ringlog.runtime.kafka_security import BadKafkaConfig
 from ringlog.runtime.properties import BadPropertyLine, read_properties
 from ringlog_cdc.errors import CdcError
 from ringlog_cdc.settings import JobSettings
@@ -144,7 +145,7 @@ def log_in(bootstrap: str | None, given: Path | None) -> str:
         if given is not None:
             use(given)
         last = recall()
-        brokers = bootstrap or current().bootstrap or ("" if last is None else last.bootstrap)
+        brokers = bootstrap or brokers_of_file() or ("" if last is None else last.bootstrap)
         if not brokers:
             raise typer.BadParameter("no broker is named: give --bootstrap, or put a cluster in use")
         log_in_at(brokers)

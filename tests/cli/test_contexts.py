@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from ringlog.cli.cluster_use import without_password
+from ringlog.cache.redis_url import without_password
 from ringlog.cli.connection import ABOUT_BROKERS, broker_of, process_settings, resolve
 from ringlog.cli.main import app
 from ringlog.cli.stack import belongings
@@ -29,7 +29,8 @@ from ringlog.runtime.context import (
     redis_of,
     remember,
 )
-from ringlog.runtime.kafka_config import VARIABLE, BadKafkaConfig, current
+from ringlog.runtime.kafka_config import VARIABLE, current
+from ringlog.runtime.kafka_security import BadKafkaConfig
 from ringlog.runtime.trust import TRUST_VARIABLE
 from tests.cli.test_commands import nothing_is_known, run
 
@@ -105,6 +106,9 @@ def test_passwords_are_nobody_elses_to_read(tmp_path: Path) -> None:
     assert without_password("rediss://me:pw@host:1/0") == "rediss://me:…@host:1/0"
     assert without_password("redis://:a/b@c@host/0") == "redis://:…@host/0"
     assert without_password("unix:///a@b?db=0&password=pw") == "unix:///a@b?db=0&password=…"
+    given = "redis+sentinel://me:pw@h1,h2:1/main/0?sentinel_username=u&sentinel_password=pw"
+    shown = "redis+sentinel://me:…@h1,h2:1/main/0?sentinel_username=u&sentinel_password=…"
+    assert without_password(given) == shown
     assert without_password("unix:///a:b@c?db=0") == "unix:///a:b@c?db=0"
 
 
@@ -212,6 +216,19 @@ def test_a_log_in_goes_with_its_broker(tmp_path: Path) -> None:
     assert current().security.username == "me"
     process_settings(resolve(None, None))
     assert os.environ[VARIABLE] == str(file)
+
+
+def test_a_password_of_a_variable_goes_with_the_file_of_the_broker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text("security.protocol=SASL_SSL\nsasl.mechanism=PLAIN\nsasl.username=me\n")
+    remember(ClusterContext("a:1", "shop", "", str(file), "1"))
+    monkeypatch.setenv("RINGLOG_KAFKA_SASL_PASSWORD", "pw")
+    with pytest.raises(BadKafkaConfig, match="says nothing under security"):
+        resolve("b:1", None)
+    assert resolve(None, None).kafka_config == str(file)
+    assert (current().security.username, current().security.password) == ("me", "pw")
 
 
 def test_certificates_go_with_their_cluster(tmp_path: Path) -> None:

@@ -43,6 +43,8 @@ def test_the_help_loads_no_sub_command() -> None:
         "ringlog.private",
         "ringlog.runtime",
         "ringlog.runtime.kafka_config",
+        "ringlog.runtime.kafka_options",
+        "ringlog.runtime.kafka_security",
         "ringlog.runtime.properties",
         "ringlog.runtime.trust",
     }

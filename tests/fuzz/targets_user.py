@@ -13,7 +13,8 @@ import pytest
 
 from ringlog.cli.stack import belongings
 from ringlog.runtime.context import ClusterContext, known
-from ringlog.runtime.kafka_config import BadKafkaConfig, read_kafka_config
+from ringlog.runtime.kafka_options import read_kafka_config
+from ringlog.runtime.kafka_security import BadKafkaConfig
 from ringlog.runtime.trust import BadTrustConfig, TrustFile
 from ringlog.stack.commands import addresses
 from tests.fuzz.mutate import of_json

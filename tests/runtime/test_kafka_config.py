@@ -5,25 +5,16 @@ from __future__ import annotations
 import os
 import ssl
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from faust import SASLCredentials, SSLCredentials
 
 from ringlog.agents.app import credentials
-from ringlog.runtime.kafka_config import (
-    MODULES,
-    PATIENCE,
-    PLAIN,
-    VARIABLE,
-    BadKafkaConfig,
-    Security,
-    connection,
-    current,
-    read_kafka_config,
-    spark_options,
-    use,
-)
+from ringlog.runtime.kafka_config import PATIENCE, VARIABLE, connection, current, spark_options, use, use_none
+from ringlog.runtime.kafka_options import read_kafka_config
+from ringlog.runtime.kafka_security import MODULES, PLAIN, BadKafkaConfig, Security
 from ringlog.stack.java import find_java
 
 SECRET = "the-secret"
@@ -241,3 +232,90 @@ def test_a_file_in_use_is_that_of_every_client_and_of_child_processes(
     assert connection("b:1", other)["sasl.username"] == "writer"
     with pytest.raises(BadKafkaConfig, match="no log-in"):
         PLAIN.as_user("SSL", "PLAIN", "a", "b")
+
+
+LOGIN = ("security.protocol=SASL_SSL", "sasl.mechanism=PLAIN", "sasl.username=me", "sasl.password=of the file")
+
+
+def test_a_variable_goes_before_the_line_for_every_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use(written(tmp_path, "bootstrap.servers=b:1", *LOGIN))
+    monkeypatch.setenv("RINGLOG_KAFKA_SASL_PASSWORD", SECRET)
+    monkeypatch.setenv("RINGLOG_KAFKA_SASL_USERNAME", "")
+    found = current().security
+    assert (current().bootstrap, found.username, found.password) == ("b:1", "me", SECRET), "an empty one says nothing"
+    assert connection("b:1")["sasl.password"] == SECRET
+    assert f'password="{SECRET}"' in spark_options("b:1")["kafka.sasl.jaas.config"]
+    spoken = credentials(found)
+    assert isinstance(spoken, SASLCredentials)
+    assert spoken.password == SECRET
+    monkeypatch.delenv("RINGLOG_KAFKA_SASL_PASSWORD")
+    assert connection("b:1")["sasl.password"] == "of the file"
+
+
+def test_variables_do_without_a_file_and_are_forgotten_for_a_broker_of_ones_own(
+    pem: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = {"SECURITY_PROTOCOL": "SASL_SSL", "SASL_MECHANISM": "PLAIN", "SASL_USERNAME": "me"}
+    for name, value in (given | {"SASL_PASSWORD": SECRET, "SSL_CA_LOCATION": str(pem)}).items():
+        monkeypatch.setenv(f"RINGLOG_KAFKA_{name}", value)
+    assert current().security == Security("SASL_SSL", "PLAIN", "me", SECRET, str(pem))
+    use_none()
+    assert current().security == PLAIN
+
+
+@pytest.mark.parametrize(
+    ("lines", "variables", "wanted"),
+    [
+        (LOGIN, {"SASL_MECHANISMS": "SCRAM-SHA-512"}, Security("SASL_SSL", "SCRAM-SHA-512", "me", "of the file")),
+        (
+            LOGIN,
+            {"SASL_JAAS_CONFIG": f'{MODULES["PLAIN"]} required username="other" password="{SECRET}";'},
+            Security("SASL_SSL", "PLAIN", "other", SECRET),
+        ),
+        (
+            (*LOGIN[:2], f'sasl.jaas.config={MODULES["PLAIN"]} required username="me" password="of the file";'),
+            {"SASL_USERNAME": "other", "SASL_PASSWORD": SECRET},
+            Security("SASL_SSL", "PLAIN", "other", SECRET),
+        ),
+        (
+            (*LOGIN, "ssl.truststore.type=PEM", "ssl.truststore.location=gone.pem"),
+            {"SSL_CA_LOCATION": "{pem}"},
+            Security("SASL_SSL", "PLAIN", "me", "of the file", "{pem}"),
+        ),
+    ],
+    ids=["mechanism", "login of java", "login of librdkafka", "trust"],
+)
+def test_a_variable_goes_before_another_spelling_of_the_same(
+    tmp_path: Path, pem: Path, lines: tuple[str, ...], variables: dict[str, str], wanted: Security
+) -> None:
+    given = [(f"RINGLOG_KAFKA_{name}", value.replace("{pem}", str(pem))) for name, value in variables.items()]
+    found = read_kafka_config(written(tmp_path, *lines), given).security
+    assert found == replace(wanted, ca=wanted.ca.replace("{pem}", str(pem)))
+
+
+@pytest.mark.parametrize(
+    ("variables", "where", "rule"),
+    [
+        ({"ACKS": SECRET}, "RINGLOG_KAFKA_ACKS: acks", "Ringlog sets itself"),
+        ({"SASL_PASWORD": SECRET}, "RINGLOG_KAFKA_SASL_PASWORD: sasl.pasword", "by name and password"),
+        ({"sasl_password": SECRET}, "RINGLOG_KAFKA_sasl_password: sasl.password", "in capitals"),
+        ({"BOOTSTRAP_SERVERS": "b:1"}, "RINGLOG_KAFKA_BOOTSTRAP_SERVERS", "RINGLOG_BOOTSTRAP_SERVERS"),
+        ({"SASL_PASSWORD": SECRET}, "RINGLOG_KAFKA_SASL_PASSWORD", "says nothing under security.protocol PLAINTEXT"),
+        ({"SECURITY_PROTOCOL": "TLS"}, "RINGLOG_KAFKA_SECURITY_PROTOCOL", "one of PLAINTEXT"),
+        ({"SECURITY_PROTOCOL": "SSL", "SSL_CA_LOCATION": "ca.pem"}, "RINGLOG_KAFKA_SSL_CA_LOCATION", "from the root"),
+        ({"SECURITY_PROTOCOL": "SASL_SSL", "SASL_PASSWORD": SECRET}, "RINGLOG_KAFKA_SECURITY_PROTOCOL", "one of PLAIN"),
+        (
+            {"SECURITY_PROTOCOL": "SASL_SSL", "SASL_MECHANISM": "PLAIN", "SASL_JAAS_CONFIG": SECRET},
+            "RINGLOG_KAFKA_SASL_JAAS_CONFIG",
+            "and nothing else",
+        ),
+    ],
+)
+def test_a_variable_that_cannot_be_said_is_refused_by_its_name_and_not_shown(
+    variables: dict[str, str], where: str, rule: str
+) -> None:
+    with pytest.raises(BadKafkaConfig) as refused:
+        read_kafka_config(None, [(f"RINGLOG_KAFKA_{name}", value) for name, value in variables.items()])
+    assert str(refused.value).startswith(where)
+    assert rule in str(refused.value)
+    assert SECRET not in str(refused.value)

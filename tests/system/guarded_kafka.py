@@ -30,7 +30,8 @@ from confluent_kafka.admin import (
 )
 
 from ringlog.log.acls import BrokerUser
-from ringlog.runtime.kafka_config import Security, connection
+from ringlog.runtime.kafka_config import connection
+from ringlog.runtime.kafka_security import Security
 from ringlog.stack import Stack, StackInfo
 from ringlog.stack.broker import new_cluster_id
 from ringlog.stack.java import find_java

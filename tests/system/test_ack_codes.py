@@ -18,7 +18,8 @@ from tests.system.guarded_kafka import PREFIX, Guarded
 from tests.system.user import User
 
 from ringlog.log.acls import BrokerUser
-from ringlog.runtime.kafka_config import connection, read_kafka_config
+from ringlog.runtime.kafka_config import connection
+from ringlog.runtime.kafka_options import read_kafka_config
 from ringlog.wire.ack_codes import coded, key_of
 from ringlog.wire.records import NodeAck, encode_node_ack
 

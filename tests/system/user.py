@@ -27,6 +27,10 @@ class User:
         self._running: list[subprocess.Popen[bytes]] = []
         self.told = ""
 
+    def set(self, name: str, value: str) -> None:
+        """A variable of the shell, from now on."""
+        self._environment[name] = value
+
     def run(self, *words: str, status: int = 0) -> str:
         """A command that ends; returns its standard output."""
         ended = subprocess.run(

@@ -38,7 +38,8 @@ from ringlog.agents.outage import Outage, take_over_logs
 from ringlog.agents.watch import end_of
 from ringlog.agents.watched import ProcessView
 from ringlog.log.watch import Lost, TopicWatch
-from ringlog.runtime.kafka_config import SILENCE_MS, Security, current
+from ringlog.runtime.kafka_config import SILENCE_MS, current
+from ringlog.runtime.kafka_security import Security
 from ringlog.runtime.logs import get_logger
 from ringlog.runtime.settings import ProcessSettings
 

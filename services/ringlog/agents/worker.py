@@ -19,6 +19,7 @@ from ringlog.agents.contract import Acknowledge, Ended, RoleWorker
 from ringlog.agents.exits import CRASHED, HALTED, Diverged, End, say_end
 from ringlog.agents.watch import end_of, records_of
 from ringlog.agents.watched import AgentWatch
+from ringlog.cache.redis_url import BadRedisUrl, redis_address
 from ringlog.log.diagnosis import why_no_answer
 from ringlog.log.errors import LogDamaged, LogUnavailable, TopicMisconfigured, TopicMissing
 from ringlog.log.identity import ClusterRecords, Topic
@@ -35,7 +36,7 @@ from ringlog.private import FolderUnusable, private_folder, private_process, ref
 from ringlog.protocol.roles import ROLES, Role
 from ringlog.runtime.clock import SystemClock
 from ringlog.runtime.collector import rarely_collect
-from ringlog.runtime.kafka_config import BadKafkaConfig
+from ringlog.runtime.kafka_security import BadKafkaConfig
 from ringlog.runtime.logs import get_logger, setup_logs
 from ringlog.runtime.settings import ProcessSettings
 from ringlog.runtime.trust import BadTrustConfig, current, guard
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 WAIT_FOR_TOPICS_S = 60.0
 RETRY_S = 1.0
 PARENT_LOOK_S = 0.5
+KEEPER = "keeper"
 PARENT_VARIABLE = "RINGLOG_AGENTS_PARENT"
 """Set by a supervisor for the processes that shall end with it: its process id."""
 
@@ -115,6 +117,8 @@ def _shown(watch: AgentWatch, settings: ProcessSettings) -> Iterator[None]:
 
 def _run_agent(role: str, settings: ProcessSettings, watch: AgentWatch) -> End:
     try:
+        if role == KEEPER:
+            redis_address(settings.redis_url)  # one that can reach it keeps the role
         private_folder(settings.data_dir / "agents", ours=True)
         ids = _await_topics(settings, records_of(settings, role), watch)
         agent = make_agent(role, settings, ids)
@@ -125,7 +129,7 @@ def _run_agent(role: str, settings: ProcessSettings, watch: AgentWatch) -> End:
         return End(HALTED, f"not started: {error.code}: {error}")
     except Diverged as error:
         return End(HALTED, str(error))
-    except (BadKafkaConfig, FolderUnusable) as error:
+    except (BadKafkaConfig, BadRedisUrl, FolderUnusable) as error:
         return End(HALTED, f"not started: {error.code}: {error}")
     except OSError as error:
         refused = refused_by_files(error)

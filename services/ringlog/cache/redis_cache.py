@@ -26,9 +26,11 @@ from typing import Any, TypeVar, cast
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
+from redis.sentinel import MasterNotFoundError, Sentinel
 
 from ringlog.cache.port import FOREIGN_US, CacheUnavailable, Confirmation, StoredEpoch, WriteOutcome
 from ringlog.cache.projection import PARTS, CacheDelta, Full, Stamp
+from ringlog.cache.redis_url import RedisAddress, redis_address
 
 TIMEOUT_S = 2.0
 AT_ONCE_ROWS_MAX = 10_000
@@ -123,16 +125,12 @@ return 'applied'
 
 
 class RedisCache:
-    """One cluster's projection in the Redis at ``url``. ``timeout_s`` bounds connecting and every answer."""
+    """One cluster's projection in the Redis at ``url`` (``ringlog.cache.redis_url``). ``timeout_s`` bounds connecting
+    and every answer, each Sentinel's, too. Raises BadRedisUrl.
+    """
 
     def __init__(self, url: str, cluster: str, timeout_s: float = TIMEOUT_S) -> None:
-        self._redis = redis.Redis.from_url(
-            url,
-            decode_responses=True,
-            socket_timeout=timeout_s,
-            socket_connect_timeout=timeout_s,
-            retry=Retry(NoBackoff(), 0),
-        )
+        self._redis, self._sentinel = _opened(redis_address(url), timeout_s)
         self._staged = f"{{{cluster}}}:staged"
         self._meta = f"{{{cluster}}}:meta"
         self._parts = [f"{{{cluster}}}:{part}" for part in PARTS]
@@ -141,6 +139,8 @@ class RedisCache:
     def close(self) -> None:
         """Give the connections back."""
         self._redis.close()
+        if self._sentinel is not None:
+            self._sentinel.close()
 
     def apply(self, write: CacheDelta | Full, confirmation: Confirmation) -> WriteOutcome:
         """Write the difference or the whole; see ``CacheStore``."""
@@ -215,10 +215,30 @@ class RedisCache:
     def _ask(self, question: Callable[[], T]) -> T:
         try:
             return question()
+        except MasterNotFoundError as error:  # its text shows with what the Sentinels were asked
+            raise CacheUnavailable("no Sentinel names a Redis that may be written to") from error
         except redis.RedisError as error:
             raise CacheUnavailable(f"Redis gives no answer: {error}") from error
         except UnicodeDecodeError as error:
             raise CacheUnavailable(f"what Redis holds is no text: {error}") from error
+
+
+def _opened(address: RedisAddress, timeout_s: float) -> tuple[redis.Redis, Sentinel | None]:
+    """A client, and what it finds its server by, if that are Sentinels; nothing is connected yet."""
+    common: dict[str, Any] = {
+        "socket_timeout": timeout_s,
+        "socket_connect_timeout": timeout_s,
+        "retry": Retry(NoBackoff(), 0),
+    }
+    options = {**common, "decode_responses": True, **address.options}
+    if address.path:
+        return redis.Redis(unix_socket_path=address.path, **options), None
+    if not address.service:
+        ((host, port),) = address.hosts
+        return redis.Redis(host, port, ssl=address.encrypted, **options), None
+    asking = {**common, "ssl": address.encrypted, **address.sentinel_options}
+    sentinel: Any = cast("Any", Sentinel)(address.hosts, sentinel_kwargs=asking)
+    return sentinel.master_for(address.service, ssl=address.encrypted, **options), sentinel
 
 
 def _pieces(rows: Sequence[_Row]) -> Iterator[Sequence[_Row]]:

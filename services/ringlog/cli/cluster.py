@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ringlog.cache.redis_url import redis_address
 from ringlog.cli import cluster_certificates, cluster_use
 from ringlog.cli.cluster_acls import acls
 from ringlog.cli.connection import Bootstrap, Json, broker_of, fail, out, tell_replay
@@ -56,6 +57,8 @@ def found_command(
     """Create the topics, append the founding entry and read it back. Later commands use this cluster."""
     broker = broker_of(bootstrap)
     brokers = broker.bootstrap
+    if broker.redis:
+        redis_address(broker.redis)
     founding = found_cluster(brokers, name, dict(parse_settings(settings)), replication=replication, tell=tell_replay)
     files = {"kafka_config": os.environ.get(VARIABLE, ""), "trust_config": os.environ.get(TRUST_VARIABLE, "")}
     remember(ClusterContext(brokers, name, broker.redis, cluster_id=founding.cluster_id, **files))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from dataclasses import replace
 from typing import Annotated
 
 import typer
 from rich.table import Table
 
+from ringlog.cache.redis_url import without_password
 from ringlog.cli.connection import Bootstrap, Json, connect, fail, out, resolve
 from ringlog.runtime.context import ClusterContext, known, recall, remember
 from ringlog.runtime.kafka_config import VARIABLE
@@ -66,12 +66,6 @@ def current(as_json: Json = False) -> None:
     if found is None:
         fail("no_cluster", "none is in use; choose one: ringlog cluster use NAME, or found one: ringlog cluster found")
     _show(found, as_json)
-
-
-def without_password(url: str) -> str:
-    """The address of a Redis, as it may be shown."""
-    shown = re.sub(r"\bpassword=[^&]*", "password=…", url)
-    return re.sub(r"^(\w+://[^/@:]*):.*@", r"\1:…@", shown)
 
 
 def _matching(name: str) -> list[ClusterContext]:

@@ -22,7 +22,7 @@ from ringlog.log.diagnosis import why_no_answer
 from ringlog.log.opening import beginning_of
 from ringlog.log.replay import Replay, Tell
 from ringlog.runtime.context import ClusterContext, log_in_at, recall, redis_of, trust_in
-from ringlog.runtime.kafka_config import VARIABLE, current
+from ringlog.runtime.kafka_config import VARIABLE, brokers_of_file
 from ringlog.runtime.trust import TRUST_VARIABLE
 from ringlog.stack.commands import Stack, addresses
 
@@ -114,7 +114,7 @@ def _broker_of(bootstrap: str | None) -> BrokerAddress:
     if bootstrap is not None:
         from_variable = os.environ.get("RINGLOG_BOOTSTRAP_SERVERS") == bootstrap
         return BrokerAddress(bootstrap, "", "RINGLOG_BOOTSTRAP_SERVERS" if from_variable else "--bootstrap")
-    if brokers := current().bootstrap:
+    if brokers := brokers_of_file():
         return BrokerAddress(brokers, "", f"bootstrap.servers of {os.environ[VARIABLE]}")
     last = recall()
     if last is not None:

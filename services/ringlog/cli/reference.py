@@ -17,6 +17,8 @@ from typing import Any
 import typer
 
 from ringlog import private
+from ringlog.cache import redis_url
+from ringlog.cache.redis_url import BadRedisUrl
 from ringlog.cli.main import app
 from ringlog.client import errors as client_errors
 from ringlog.client.cdc import errors as cdc_errors
@@ -33,9 +35,9 @@ from ringlog.operator import certificates
 from ringlog.operator.certificates import CertificatesFailed
 from ringlog.private import FileUnusable
 from ringlog.protocol.roles import ROLES
-from ringlog.runtime import kafka_config, trust
+from ringlog.runtime import kafka_security, trust
 from ringlog.runtime.figures import FIGURES
-from ringlog.runtime.kafka_config import BadKafkaConfig
+from ringlog.runtime.kafka_security import BadKafkaConfig
 from ringlog.runtime.settings import ProcessSettings
 from ringlog.runtime.trust import BadTrustConfig
 from ringlog.wire.avsc import documented
@@ -262,13 +264,14 @@ def _codes() -> Iterator[str]:
 
 
 def _errors() -> Iterator[
-    type[LogError | BadKafkaConfig | BadTrustConfig | CertificatesFailed | FileUnusable | NodeFailed]
+    type[LogError | BadKafkaConfig | BadRedisUrl | BadTrustConfig | CertificatesFailed | FileUnusable | NodeFailed]
 ]:
     for module in (
         log_errors,
         client_errors,
         cdc_errors,
-        kafka_config,
+        kafka_security,
+        redis_url,
         trust,
         certificates,
         private,

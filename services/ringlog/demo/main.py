@@ -17,7 +17,7 @@ from ringlog.demo.summary import show_audit, show_summary
 from ringlog.log.errors import LogError
 from ringlog.private import private_folder, private_process
 from ringlog.runtime.context import ClusterContext
-from ringlog.runtime.kafka_config import VARIABLE
+from ringlog.runtime.kafka_config import use_none
 from ringlog.runtime.trust import TRUST_VARIABLE
 from ringlog.stack.commands import Stack
 from ringlog.stack.errors import StackError
@@ -30,7 +30,7 @@ COMPARED = 100
 def run_demo(flights: int | None, data: Path, keep: bool, console: Console) -> int:
     """Run it all; the exit status is 0 only if the audit finds nothing wrong."""
     private_process()
-    os.environ.pop(VARIABLE, None)  # its broker is its own, and plain
+    use_none()  # its broker is its own, and plain
     os.environ.pop(TRUST_VARIABLE, None)  # and so are its nodes
     stack = Stack(data / "stack")
     try:

@@ -44,7 +44,8 @@ from confluent_kafka.admin import (
 
 from ringlog.log.errors import LogError, LogUnavailable
 from ringlog.log.topics import CDC, DEAD_LETTERS, RECORD_BYTES_MAX, topic_name
-from ringlog.runtime.kafka_config import PLAIN, connection, current
+from ringlog.runtime.kafka_config import connection, current
+from ringlog.runtime.kafka_security import PLAIN
 
 MECHANISM = "SCRAM-SHA-256"
 ITERATIONS = 4_096

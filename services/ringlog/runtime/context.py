@@ -21,7 +21,7 @@ from typing import Any
 
 from ringlog.private import FILE_MODE, OWNER_ONLY_MASK, FileUnusable, private_folder, write_private
 from ringlog.runtime.folders import default_data_dir
-from ringlog.runtime.kafka_config import VARIABLE, use
+from ringlog.runtime.kafka_config import VARIABLE, current, use
 from ringlog.runtime.trust import TRUST_VARIABLE, trust_by
 
 
@@ -104,6 +104,7 @@ def log_in_at(bootstrap: str) -> None:
     file = kafka_config_of(bootstrap)
     if file and VARIABLE not in os.environ:
         use(Path(file))
+    current()  # what variables say is looked at before anything begins
 
 
 def trust_of(bootstrap: str, cluster: str) -> str:

@@ -1,0 +1,203 @@
+"""Where a Redis is, from its URL: what redis-py knows of it, a Sentinel's too, checked before anything is connected.
+
+    redis://user:password@host:6379/0           rediss:// with TLS
+    unix:///run/redis.sock?db=0
+    redis+sentinel://user:password@host1:26379,host2:26379/mymaster/0?sentinel_password=…    rediss+sentinel:// with TLS
+
+Name and password of a Sentinel's URL are those of the Redis servers; what the Sentinels want is in its options.
+Signs that mean something in a URL are written as ``%40`` and the like in a name or a password.
+
+Invariant: what is said of a URL holds neither a password nor the value of an option.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+
+SENTINEL_PORT = 26_379
+PORT = 6_379
+_SCHEMES = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel")
+
+
+class BadRedisUrl(Exception):
+    """The URL of a Redis cannot be used. The message names the part and its rule, and no secret."""
+
+    code = "bad_redis_url"
+
+
+@dataclass(frozen=True, slots=True)
+class RedisAddress:
+    """``hosts``: of the one server, or of the Sentinels where ``service`` is named; none where ``path`` is a socket.
+
+    ``options``: for connections to the server, by redis-py's names; ``sentinel_options``: to the Sentinels.
+    """
+
+    hosts: tuple[tuple[str, int], ...]
+    service: str = ""
+    path: str = ""
+    encrypted: bool = False
+    options: Mapping[str, object] = field(default_factory=dict, repr=False)
+    sentinel_options: Mapping[str, object] = field(default_factory=dict, repr=False)
+
+
+def redis_address(url: str) -> RedisAddress:
+    """What a URL says. Raises BadRedisUrl."""
+    try:
+        parts = urlsplit(url)
+        hosts = _hosts(parts)
+    except ValueError as error:
+        raise BadRedisUrl("address: not a URL: a password's special signs are written as %40 and the like") from error
+    if parts.scheme not in _SCHEMES:
+        raise BadRedisUrl(f"scheme: one of {', '.join(_SCHEMES)}")
+    if parts.fragment:
+        raise BadRedisUrl("fragment: a # in a password is written as %23")
+    is_sentinel, is_socket = parts.scheme.endswith("+sentinel"), parts.scheme == "unix"
+    encrypted = parts.scheme.startswith("rediss")
+    given = _options(parts.query, encrypted, is_sentinel)
+    sentinel = {name.removeprefix("sentinel_"): given.pop(name) for name in _OF_SENTINELS if name in given}
+    _take_login(parts, given)
+    service = ""
+    if is_socket:
+        if not parts.path:
+            raise BadRedisUrl("path: the path of a socket is missing")
+    elif is_sentinel:
+        service, _, number = parts.path.strip("/").partition("/")
+        if not _SERVICE.fullmatch(service):
+            raise BadRedisUrl("path: the name of the service that the Sentinels watch, then perhaps /0, the database")
+        _take_database(number, given)
+        trust = {name: value for name, value in given.items() if name.startswith("ssl_")}
+        sentinel = {**trust, **sentinel}
+    else:
+        if len(hosts) > 1:
+            raise BadRedisUrl("host: several are those of Sentinels: redis+sentinel://")
+        _take_database(parts.path.strip("/"), given)
+    default = SENTINEL_PORT if is_sentinel else PORT
+    return RedisAddress(
+        () if is_socket else tuple((host, port or default) for host, port in hosts),
+        service,
+        unquote(parts.path) if is_socket else "",
+        encrypted,
+        MappingProxyType(given),
+        MappingProxyType(sentinel),
+    )
+
+
+def without_password(url: str) -> str:
+    """The URL, as it may be shown."""
+    shown = re.sub(r"\b(\w*(?:password|secret|token|key))=[^&]*", r"\1=…", url)
+    return re.sub(r"^([\w+]+://[^/@:]*):.*@", r"\1:…@", shown)
+
+
+def _hosts(parts: SplitResult) -> tuple[tuple[str, int], ...]:
+    """Raises ValueError."""
+    named = parts.netloc.rpartition("@")[2]
+    if not named:
+        return (("localhost", 0),)
+    found = []
+    for one in named.split(","):
+        alone = urlsplit(f"//{one}")
+        if not alone.hostname:
+            raise ValueError("a host without a name")
+        found.append((alone.hostname, alone.port or 0))
+    return tuple(found)
+
+
+def _take_login(parts: SplitResult, options: dict[str, object]) -> None:
+    name, colon, password = parts.netloc.rpartition("@")[0].partition(":")
+    for option, value in (("username", name), ("password", password if colon else "")):
+        if value:
+            options[option] = unquote(value)
+
+
+def _take_database(text: str, options: dict[str, object]) -> None:
+    if text:
+        options.setdefault("db", _parsed("path", text, _number))
+
+
+def _options(query: str, encrypted: bool, is_sentinel: bool) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for name, value in parse_qsl(query, keep_blank_values=True):
+        if name not in _OPTIONS:
+            raise BadRedisUrl(f"{name[:40]!r}: no option that is taken here; there are {', '.join(sorted(_OPTIONS))}")
+        if name in found:
+            raise BadRedisUrl(f"{name}: given twice")
+        if name.startswith("ssl_") and not encrypted:
+            raise BadRedisUrl(f"{name}: it says nothing without TLS: rediss://, rediss+sentinel://")
+        if name in _OF_SENTINELS and not is_sentinel:
+            raise BadRedisUrl(f"{name}: it says nothing without Sentinels: redis+sentinel://")
+        found[name] = _parsed(name, value, _OPTIONS[name])
+    return found
+
+
+def _parsed(name: str, value: str, parse: Callable[[str], object]) -> object:
+    try:
+        return parse(value)
+    except ValueError as error:
+        raise BadRedisUrl(f"{name}: {error}") from error
+
+
+def _number(text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,6}", text):
+        raise ValueError("a number from 0 on")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    if not re.fullmatch(r"[0-9]{1,4}(?:\.[0-9]{1,3})?", text) or float(text) == 0:
+        raise ValueError("a number of seconds above 0")
+    return float(text)
+
+
+def _flag(text: str) -> bool:
+    if text.lower() not in ("true", "false", "1", "0", "yes", "no"):
+        raise ValueError("true or false")
+    return text.lower() in ("true", "1", "yes")
+
+
+def _certificates(text: str) -> str:
+    if text not in ("required", "optional", "none"):
+        raise ValueError("required, optional or none")
+    return text
+
+
+def _file(text: str) -> str:
+    if "\0" in text or len(text) > 4_096 or not os.access(text, os.R_OK):
+        raise ValueError("no file that can be read")
+    return text
+
+
+def _protocol(text: str) -> int:
+    if text not in ("2", "3"):
+        raise ValueError("2 or 3")
+    return int(text)
+
+
+_SERVICE = re.compile(r"[\w.-]{1,200}")
+_OF_SENTINELS = ("sentinel_username", "sentinel_password")
+_OPTIONS: Mapping[str, Callable[[str], object]] = {
+    "client_name": str,
+    "db": _number,
+    "health_check_interval": _number,
+    "max_connections": _number,
+    "password": str,
+    "protocol": _protocol,
+    "sentinel_password": str,
+    "sentinel_username": str,
+    "socket_connect_timeout": _seconds,
+    "socket_keepalive": _flag,
+    "socket_timeout": _seconds,
+    "ssl_ca_certs": _file,
+    "ssl_ca_path": _file,
+    "ssl_cert_reqs": _certificates,
+    "ssl_certfile": _file,
+    "ssl_check_hostname": _flag,
+    "ssl_ciphers": str,
+    "ssl_keyfile": _file,
+    "ssl_password": str,
+    "username": str,
+}
