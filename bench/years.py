@@ -67,7 +67,8 @@ class Life:
     def __init__(self, folder: Path) -> None:
         self.author = small()
         self.log, self.snapshots = MemoryLog(), MemoryKeyed()
-        self.archive, self.copy = Archive(folder / "archive"), folder / COPY
+        self.archived, self.copy = folder / "archive", folder / COPY
+        self.archive = Archive(self.archived)
         self._flush()
         self._file = opened(self.copy, self.log, self.beginning())
         self._ends = LogEnds(
@@ -131,7 +132,7 @@ class Life:
         assert again.held.at.state.state_id == found.state_id
         self._file = again
         held = sum(len(one.data) for log in (self.log, self.snapshots) for one in kept(log))
-        archive = sum(path.stat().st_size for path in self.archive.folder.iterdir())
+        archive = sum(path.stat().st_size for path in self.archived.iterdir())
         disk = held + self.copy.stat().st_size
         sizes = round(disk / 1e6, 2), round(archive / 1e6, 1)
         return Figures(found.epoch, memory_mb(), *sizes, round(start, 2), round(copy_start, 2))

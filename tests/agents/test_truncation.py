@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from ringlog.agents.snapshots import SnapshotSteps, SnapshotThread
 from ringlog.agents.truncation import LogEnds
@@ -22,6 +23,7 @@ from ringlog.kernel.commands.truncation import (
 from ringlog.kernel.encoding import digest
 from ringlog.kernel.values import Command
 from ringlog.log.archive import Archive
+from ringlog.log.archive_places import ArchivePlace, place_of
 from ringlog.log.beginning import SnapshotTopic
 from ringlog.log.errors import ArchiveForged, ArchiveGap, LogError, LogUnavailable, SnapshotIncomplete
 from ringlog.log.memory import MemoryKeyed
@@ -39,6 +41,7 @@ class World:
         self.cluster = Cluster()
         self.cluster.live(random.Random(4), 30)
         self.folder = folder
+        self.store: ArchivePlace | None = None
         self.published = 10_000
         self.acts = True
         self.head = self.stored()
@@ -55,7 +58,7 @@ class World:
             cluster.log,
             lambda: SnapshotTopic(cluster.records),
             cluster.log.delete_before,
-            Archive(self.folder) if archive else None,
+            Archive(self.store or self.folder) if archive else None,
             lambda: self.published,
             lambda: self.acts,
         )
@@ -107,6 +110,18 @@ def test_the_archive_grows_behind_a_log_that_was_truncated(world: World) -> None
     made = world.archived()
     assert made.epoch == world.cluster.taken[-1].state.epoch
     assert [head.first for head in Archive(world.folder).segments()] == [1, world.head.epoch + 1]
+
+
+def test_an_archive_in_a_store_lets_go_of_the_log_as_one_in_a_folder_does(world: World) -> None:
+    world.store = place_of("memory://truncated")
+    world.archived()
+    world.cluster.apply(TruncateLog(world.head.epoch))
+    (segment,) = Archive(world.store).segments()
+    MemoryFileSystem().rm_file(f"/truncated/{segment.name}")
+    world.refused(ArchiveGap)
+    world.archived()
+    world.ends().truncate(world.cluster.state)
+    assert world.cluster.log.begin_offset() == world.head.position - 1
 
 
 def test_who_has_no_archive_needs_none(world: World) -> None:

@@ -145,7 +145,7 @@ def test_a_copy_without_a_cluster_and_a_forged_archive_are_refused(tmp_path: Pat
     with pytest.raises(CopyMissing):
         end_of(LogCopy("here", BEGINNING, lambda: ()))
     (head,) = archive.segments()
-    path = archive.folder / head.name
+    path = tmp_path / "archive" / head.name
     path.write_bytes(path.read_bytes()[:-1] + b"x")
     with pytest.raises(ArchiveForged):
         planned(copy_of_archive(archive), "ann", "lost")

@@ -121,7 +121,7 @@ def an_archive_is_whole_and_of_one_log(folder: Path) -> None:
     archive = archived(folder, cluster, 4)
     heads = archive.segments()
     assert len(heads) == 4
-    path = archive.folder / heads[1].name
+    path = folder / heads[1].name
     data = path.read_bytes()
     path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     with pytest.raises(ArchiveForged, match="another digest"):

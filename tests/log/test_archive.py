@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from ringlog import durable
 from ringlog.kernel.commands.cluster import InitializeCluster, Noop
 from ringlog.kernel.encoding import digest
 from ringlog.log import archive as archives
-from ringlog.log.archive import Archive, SegmentHead, extended, folder_of, whole
-from ringlog.log.errors import ArchivePlaceUnknown, ArchiveRefused, ArchiveUnavailable, LogError, LogTruncated
+from ringlog.log.archive import Archive, SegmentHead, extended, whole
+from ringlog.log.archive_places import FolderPlace, place_of
+from ringlog.log.errors import ArchiveRefused, ArchiveUnavailable, LogError, LogTruncated
 from ringlog.log.folding import BEGINNING, Start, follow
 from tests.log.test_snapshots import Cluster
 
@@ -43,6 +45,11 @@ def archive(tmp_path: Path, cluster: Cluster) -> Archive:
     return made
 
 
+def folder_in(archive: Archive) -> Path:
+    assert isinstance(archive.place, FolderPlace)
+    return archive.place.folder
+
+
 def archived(cluster: Cluster, archive: Archive, start: Start = BEGINNING) -> Start:
     return extended(archive, whole(cluster.log, None, start.position), start, cluster.log.identity())
 
@@ -66,10 +73,10 @@ def test_archive_and_log_are_the_log(cluster: Cluster, archive: Archive) -> None
 
 
 def test_what_is_there_is_not_written_again(cluster: Cluster, archive: Archive) -> None:
-    before = {path.name: path.stat().st_mtime_ns for path in archive.folder.iterdir()}
+    before = {path.name: path.stat().st_mtime_ns for path in folder_in(archive).iterdir()}
     end = archived(cluster, archive)
     assert digest(end.state) == digest(cluster.state)
-    after = {path.name: path.stat().st_mtime_ns for path in archive.folder.iterdir()}
+    after = {path.name: path.stat().st_mtime_ns for path in folder_in(archive).iterdir()}
     assert after.items() > before.items()
     assert len(after) == len(before) + 1
     assert archived(cluster, archive, end) == end
@@ -164,7 +171,7 @@ def _renamed(folder: Path, head: SegmentHead) -> None:
 @pytest.mark.parametrize("name", BROKEN)
 def test_what_is_not_right_is_refused(cluster: Cluster, archive: Archive, name: str) -> None:
     code, act = BROKEN[name]
-    act(archive.folder, list(archive.segments()))
+    act(folder_in(archive), list(archive.segments()))
     with pytest.raises(ArchiveRefused) as caught:
         list(whole(cluster.log, archive))
     assert caught.value.code == code
@@ -172,8 +179,8 @@ def test_what_is_not_right_is_refused(cluster: Cluster, archive: Archive, name: 
 
 def test_a_draft_is_nobodys(cluster: Cluster, archive: Archive) -> None:
     last = archive.segments()[-1]
-    (archive.folder / f"{last.name}.77.part").write_bytes(b"half")
-    (archive.folder / "notes.txt").write_text("mine")
+    (folder_in(archive) / f"{last.name}.77.part").write_bytes(b"half")
+    (folder_in(archive) / "notes.txt").write_text("mine")
     assert folded(cluster, archive) == digest(cluster.state)
 
 
@@ -208,22 +215,18 @@ def test_a_disk_that_is_full_leaves_no_segment(
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(archives.os, "fsync", full)
+    monkeypatch.setattr(durable.os, "fsync", full)
     with pytest.raises(ArchiveUnavailable, match="No space left"):
         archived(cluster, archive)
     assert archive.segments() == held
 
 
-@pytest.mark.parametrize("place", ["s3://bucket/log", "file://host/log", "file:///log?x", "http://a/b"])
-def test_other_places_are_refused(place: str) -> None:
-    with pytest.raises(ArchivePlaceUnknown):
-        folder_of(place)
-
-
-def test_places() -> None:
-    assert folder_of("/a/b") == folder_of("file:///a/b") == Path("/a/b")
-    assert folder_of("a%20b") == Path("a%20b")
-    assert folder_of("file:///a%20b") == Path("/a b")
+def test_a_folder_is_named_by_its_path_or_its_url() -> None:
+    named = {"/a/b": "/a/b", "file:///a/b": "/a/b", "a%20b": "a%20b", "file:///a%20b": "/a b"}
+    for place, folder in named.items():
+        found = place_of(place)
+        assert isinstance(found, FolderPlace)
+        assert found.folder == Path(folder)
 
 
 def test_every_code_is_its_own() -> None:

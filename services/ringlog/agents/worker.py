@@ -20,8 +20,9 @@ from ringlog.agents.exits import CRASHED, HALTED, Diverged, End, say_end
 from ringlog.agents.watch import end_of, records_of
 from ringlog.agents.watched import AgentWatch
 from ringlog.cache.redis_url import BadRedisUrl, redis_address
+from ringlog.log.archive_places import place_of
 from ringlog.log.diagnosis import why_no_answer
-from ringlog.log.errors import LogDamaged, LogUnavailable, TopicMisconfigured, TopicMissing
+from ringlog.log.errors import ArchivePlaceUnknown, LogDamaged, LogUnavailable, TopicMisconfigured, TopicMissing
 from ringlog.log.identity import ClusterRecords, Topic
 from ringlog.log.replica import MISSING_S
 from ringlog.log.topics import (
@@ -118,7 +119,7 @@ def _shown(watch: AgentWatch, settings: ProcessSettings) -> Iterator[None]:
 def _run_agent(role: str, settings: ProcessSettings, watch: AgentWatch) -> End:
     try:
         if role == KEEPER:
-            redis_address(settings.redis_url)  # one that can reach it keeps the role
+            _check_places(settings)
         private_folder(settings.data_dir / "agents", ours=True)
         ids = _await_topics(settings, records_of(settings, role), watch)
         agent = make_agent(role, settings, ids)
@@ -129,7 +130,7 @@ def _run_agent(role: str, settings: ProcessSettings, watch: AgentWatch) -> End:
         return End(HALTED, f"not started: {error.code}: {error}")
     except Diverged as error:
         return End(HALTED, str(error))
-    except (BadKafkaConfig, BadRedisUrl, FolderUnusable) as error:
+    except (ArchivePlaceUnknown, BadKafkaConfig, BadRedisUrl, FolderUnusable) as error:
         return End(HALTED, f"not started: {error.code}: {error}")
     except OSError as error:
         refused = refused_by_files(error)
@@ -138,6 +139,13 @@ def _run_agent(role: str, settings: ProcessSettings, watch: AgentWatch) -> End:
         return End(CRASHED, f"not started: {refused.code}: {refused}")
     rarely_collect()
     return agent.execute()
+
+
+def _check_places(settings: ProcessSettings) -> None:
+    """Where the keeper writes, before it takes the role from one that can. Raises BadRedisUrl, ArchivePlaceUnknown."""
+    redis_address(settings.redis_url)
+    if settings.archive is not None:
+        place_of(settings.archive)
 
 
 def _await_topics(settings: ProcessSettings, records: ClusterRecords, watch: AgentWatch) -> Mapping[str, str]:

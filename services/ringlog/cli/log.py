@@ -17,7 +17,8 @@ from ringlog.cli.submitting import asks, submit
 from ringlog.kernel.commands.truncation import RecordArchive, TruncateLog
 from ringlog.kernel.encoding import digest
 from ringlog.kernel.outcome import OutcomeKind, UnreadableEntry
-from ringlog.log.archive import Archive, folder_of, grown
+from ringlog.log.archive import Archive, grown
+from ringlog.log.archive_places import place_of
 from ringlog.log.beginning import SnapshotTopic
 from ringlog.log.errors import SnapshotRefused
 from ringlog.log.folding import FoldedRecord
@@ -30,7 +31,7 @@ from ringlog.operator.shown import printable, time_of_day
 from ringlog.wire.records import StoredSnapshot
 
 app = typer.Typer()
-ARCHIVE_HELP = "The archive: a folder or its file: URL."
+ARCHIVE_HELP = "The archive: a folder, or a URL that fsspec knows."
 InArchive = Annotated[str | None, typer.Option("--archive", envvar="RINGLOG_ARCHIVE", help=ARCHIVE_HELP)]
 STYLES = {OutcomeKind.APPLIED: "green", OutcomeKind.DUPLICATE: "dim", OutcomeKind.STALE: "dim"}
 
@@ -131,7 +132,7 @@ def archive_log(
     as_json: Json = False,
 ) -> None:
     """Add to the archive what it lacks of the log, and read it back. The keeper does so by itself: RINGLOG_ARCHIVE."""
-    context, held = resolve(bootstrap, cluster), Archive(folder_of(to))
+    context, held = resolve(bootstrap, cluster), Archive(place_of(to))
     place = context.bootstrap, context.cluster
     with closing(open_metadata(*place, "archive")) as metadata:
         grown(held, metadata, lambda: open_snapshots(*place))
@@ -160,7 +161,7 @@ def truncate(
 
 
 def _opened(archive: str | None) -> Archive | None:
-    return None if archive is None else Archive(folder_of(archive))
+    return None if archive is None else Archive(place_of(archive))
 
 
 def _broken(topic: SnapshotTopic, head: StoredSnapshot) -> str:

@@ -16,7 +16,8 @@ from ringlog.client.recovering import RecoveryPlan, planned, rebuild
 from ringlog.client.recovery_place import FoundLog, KafkaPlace
 from ringlog.kernel.encoding import digest
 from ringlog.kernel.values import Epoch
-from ringlog.log.archive import Archive, folder_of
+from ringlog.log.archive import Archive
+from ringlog.log.archive_places import FolderPlace, place_of
 from ringlog.log.copied import LogCopy, copy_of_archive, end_of
 from ringlog.log.errors import TopicMissing
 from ringlog.node.errors import NodeFailed
@@ -30,7 +31,7 @@ from ringlog.runtime.context import ClusterContext
 
 def recover(
     place: Annotated[
-        str, typer.Argument(metavar="FOLDER", help="A member's folder (that of the node), or an archive.")
+        str, typer.Argument(metavar="PLACE", help="A member's folder (that of the node), or an archive's place.")
     ],
     operator: Annotated[str, typer.Option(help="Who recovers: stays in the log for ever.")] = "",
     reason: Annotated[str, typer.Option(help="Why.")] = "",
@@ -73,8 +74,9 @@ def recover(
 @contextmanager
 def _copy_in(place: str) -> Iterator[LogCopy]:
     """The copy in a folder, which is a node's or an archive's; a node's is nobody else's meanwhile."""
-    folder = folder_of(place)
-    if (folder / COPY).exists():
+    found = place_of(place)
+    folder = found.folder if isinstance(found, FolderPlace) else None
+    if folder is not None and (folder / COPY).exists():
         with alone_in(folder):
             try:
                 seen = seen_in(folder)
@@ -82,7 +84,7 @@ def _copy_in(place: str) -> Iterator[LogCopy]:
                 fail("node_failed", str(failed))
             yield copy_of_member(folder, seen)
     else:
-        yield copy_of_archive(Archive(folder))
+        yield copy_of_archive(Archive(found))
 
 
 def _acknowledged(context: ClusterContext, plan: RecoveryPlan) -> Epoch:

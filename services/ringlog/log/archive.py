@@ -1,11 +1,11 @@
-"""The archive: the log's entries as files, in whole segments, so that the log need not keep them.
+"""The archive: the log's entries as files or objects, in whole segments, so that the log need not keep them.
 
 A *segment* holds every record of the log between two offsets, those without effect too, and ends with an entry that was
 applied. Its name is the first and the last epoch that its entries made. The first line says what it holds (a
 ``SegmentHead`` as JSON), with the digest of the rest and that of the segment before it; then come the records. So the
 archive is a chain, and the digest of its last head is that of all of it: the log knows it (``RecordArchive``).
 
-- A segment gets its name when it is whole and on disk; what has no such name is nobody's.
+- A segment gets its name when it is whole and stored (``archive_places``); what has no such name is nobody's.
 - It counts when it was read back.
 - Epochs and offsets of segments follow one another without a gap, from the log's first entry on.
 
@@ -18,7 +18,6 @@ Source: DESIGN, snapshots.
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, fields
@@ -26,20 +25,17 @@ from itertools import tee
 from pathlib import Path
 from struct import Struct
 from typing import Any, Final
-from urllib.parse import unquote, urlsplit
 
-from ringlog.durable import replace_durably
 from ringlog.kernel.encoding import sha256_of
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Epoch
+from ringlog.log.archive_places import ArchivePlace, FolderPlace
 from ringlog.log.beginning import Beginning, SnapshotTopic
 from ringlog.log.errors import (
     ArchiveCut,
     ArchiveForged,
     ArchiveGap,
     ArchiveOfAnotherLog,
-    ArchivePlaceUnknown,
-    ArchiveUnavailable,
 )
 from ringlog.log.folding import FoldedRecord, Start, follow
 from ringlog.log.port import LogRecord, MetadataLog
@@ -49,7 +45,6 @@ SEGMENT_RECORDS_MAX: Final = 50_000
 SEGMENT_BYTES_MAX: Final = 64 << 20
 """A segment ends with the next applied entry when it has as many records, or bytes: readers hold one in memory."""
 
-LINE_BYTES_MAX: Final = 1 << 16
 FORMAT: Final = 1
 _NAME: Final = re.compile(r"(\d{12,})-(\d{12,})\.segment")
 _RECORD: Final = Struct(">qqI")
@@ -96,10 +91,10 @@ _TYPES: Final = {field.name: int if field.type in ("int", "Epoch") else str for 
 
 
 class Archive:
-    """The segments in a folder. For use by one thread; one process at a time writes."""
+    """The segments in a place, or the folder of that path. For use by one thread; one process at a time writes."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, place: ArchivePlace | Path) -> None:
+        self.place = FolderPlace(place) if isinstance(place, Path) else place
 
     # ------------------------------------------------------------------------------------------- reading
 
@@ -108,7 +103,7 @@ class Archive:
 
         Raises ArchiveGap, ArchiveForged, ArchiveCut, ArchiveOfAnotherLog, ArchiveUnavailable.
         """
-        names = [name for name in self._names() if _NAME.fullmatch(name)]
+        names = [name for name in self.place.names() if _NAME.fullmatch(name)]
         heads = tuple(sorted((self._head(name) for name in names), key=lambda head: head.first))
         before: SegmentHead | None = None
         for head in heads:
@@ -122,7 +117,7 @@ class Archive:
             yield from self._body(head)
 
     def _head(self, name: str) -> SegmentHead:
-        line = self._first_line(name)
+        line = self.place.first_line(name)
         if not line.endswith(b"\n"):
             raise ArchiveCut(f"{name} ends within its first line")
         try:
@@ -136,7 +131,7 @@ class Archive:
         return head
 
     def _body(self, head: SegmentHead) -> list[LogRecord]:
-        data = self._bytes(head.name)
+        data = self.place.read(head.name)
         if not data.startswith(head.line):
             raise ArchiveForged(f"{head.name} changed while it was read")
         return _records(head, data[len(head.line) :])
@@ -145,39 +140,8 @@ class Archive:
 
     def add(self, head: SegmentHead, body: bytes) -> None:
         """Write a segment whole, then give it its name, then read it back. Raises ArchiveUnavailable, ArchiveForged."""
-        self._write(head.name, head.line, body)
+        self.place.write(head.name, head.line + body)
         self._body(self._head(head.name))
-
-    # ------------------------------------------------------------------------------------ the place itself
-
-    def _names(self) -> list[str]:
-        try:
-            return [path.name for path in self.folder.iterdir()]
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise _unavailable(self.folder, error) from error
-
-    def _first_line(self, name: str) -> bytes:
-        try:
-            with (self.folder / name).open("rb") as file:
-                return file.readline(LINE_BYTES_MAX)
-        except OSError as error:
-            raise _unavailable(self.folder / name, error) from error
-
-    def _bytes(self, name: str) -> bytes:
-        try:
-            return (self.folder / name).read_bytes()
-        except OSError as error:
-            raise _unavailable(self.folder / name, error) from error
-
-    def _write(self, name: str, line: bytes, body: bytes) -> None:
-        path, draft = self.folder / name, self.folder / f"{name}.{os.getpid()}.part"
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            replace_durably(path, line + body, draft)
-        except OSError as error:
-            raise _unavailable(path, error) from error
 
 
 def _follows(head: SegmentHead, before: SegmentHead | None) -> None:
@@ -337,19 +301,3 @@ def whole(log: MetadataLog, archive: Archive | None, begin: int = 0) -> Iterator
         yield from read_to_end(log, tail)
     finally:
         tail.close()
-
-
-def folder_of(place: str) -> Path:
-    """The folder that a path or a ``file:`` URL names. Raises ArchivePlaceUnknown."""
-    if not re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", place):
-        return Path(place)
-    url = urlsplit(place)
-    if url.scheme != "file" or url.netloc not in ("", "localhost") or url.query or url.fragment:
-        raise ArchivePlaceUnknown(
-            f"{place} is neither a folder nor a file: URL", "mount the place, and name the folder"
-        )
-    return Path(unquote(url.path))
-
-
-def _unavailable(path: Path, error: OSError) -> ArchiveUnavailable:
-    return ArchiveUnavailable(f"{path}: {error.strerror or error}", "is the place there, and writable?")

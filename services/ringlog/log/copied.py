@@ -59,9 +59,9 @@ def copy_of_archive(archive: Archive) -> LogCopy:
     """Raises CopyMissing, ArchiveRefused, ArchiveUnavailable; reading the records, too."""
     heads = archive.segments()
     if not heads:
-        raise CopyMissing(f"{archive.folder} holds neither a member's copy of the log nor segments of an archive")
+        raise CopyMissing(f"{archive.place.name} holds neither a member's copy of the log nor segments of an archive")
     seen = tuple(Seen(head.last, head.state_id, head.name, head.next) for head in heads)
-    return LogCopy(str(archive.folder), BEGINNING, lambda: archive.records(heads), seen)
+    return LogCopy(archive.place.name, BEGINNING, lambda: archive.records(heads), seen)
 
 
 def end_of(copy: LogCopy) -> CopyEnd:

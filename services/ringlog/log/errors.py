@@ -187,7 +187,7 @@ class ArchiveOfAnotherLog(ArchiveRefused):
 
 
 class ArchivePlaceUnknown(ArchiveRefused):
-    """What names the archive's place names no folder."""
+    """What names the archive's place names no folder, and no store that is known here."""
 
     code = "archive_place_unknown"
 

@@ -20,10 +20,10 @@ class ProcessSettings(BaseSettings):
     ``session_timeout_s``: how long a killed worker keeps its consumer group's partition, hence how long a take-over
     lasts. ``redis_timeout_s``: how long the keeper waits for each answer of Redis. ``delays``: a folder of rules that
     hold back entries of the metadata log, for tests of a live stack. ``kafka_config``: a client.properties with what
-    all Kafka clients need to log in (``ringlog.runtime.kafka_config``). ``archive``: the folder (or its ``file:`` URL)
-    in which the keeper archives the log's entries. ``metrics_port``: where an agent shows its figures and its health,
-    at ``metrics_host`` (an address, or 0.0.0.0 for all); each role of ``ringlog agents`` has a port of its own, the
-    validator this one, the others those behind it. ``trust_config``: a file with certificates and tokens
+    all Kafka clients need to log in (``ringlog.runtime.kafka_config``). ``archive``: the place where the keeper puts
+    the log's entries, a folder or a URL that fsspec knows. ``metrics_port``: where an agent shows its figures and its
+    health, at ``metrics_host`` (an address, or 0.0.0.0 for all); each role of ``ringlog agents`` has a port of its own,
+    the validator this one, the others those behind it. ``trust_config``: a file with certificates and tokens
     (``ringlog.runtime.trust``); ``insecure``: an address that other machines reach may be open to everybody there.
     """
 

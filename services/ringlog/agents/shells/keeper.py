@@ -10,7 +10,8 @@ from ringlog.cache.redis_cache import RedisCache
 from ringlog.kernel.digester import Digester
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Epoch
-from ringlog.log.archive import Archive, folder_of
+from ringlog.log.archive import Archive
+from ringlog.log.archive_places import place_of
 from ringlog.log.errors import LogUnavailable, TopicMissing, WaitTimedOut
 from ringlog.log.opening import delete_entries, open_snapshots
 from ringlog.protocol.effects import Barrier
@@ -33,7 +34,7 @@ class KeeperThread(RoleThread):
     def log_ends(self) -> LogEnds:
         """The keeper stores states, so it also extends the archive, and lets go of entries."""
         place = self.settings.bootstrap_servers, self.settings.cluster
-        archive = None if self.settings.archive is None else Archive(folder_of(self.settings.archive))
+        archive = None if self.settings.archive is None else Archive(place_of(self.settings.archive))
         return LogEnds(
             self.log,
             lambda: open_snapshots(*place),

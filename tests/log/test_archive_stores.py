@@ -1,0 +1,204 @@
+"""An archive in a store of fsspec's holds what one in a folder does, and is refused by the same codes.
+
+The store is fsspec's own in memory, which has no step that renames: it copies, as object stores do.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fsspec.implementations.dirfs import DirFileSystem
+from fsspec.implementations.local import LocalFileSystem
+from fsspec.implementations.memory import MemoryFileSystem
+
+from ringlog.kernel.encoding import digest
+from ringlog.log.archive import Archive, extended, whole
+from ringlog.log.archive_places import StorePlace, place_of
+from ringlog.log.copied import copy_of_archive, end_of
+from ringlog.log.errors import ArchivePlaceUnknown, ArchiveRefused, ArchiveUnavailable, CopyMissing
+from ringlog.log.folding import BEGINNING, follow
+from tests.log.test_snapshots import Cluster
+
+PLACE = "memory://bucket/shop"
+
+
+@pytest.fixture
+def store() -> Iterator[MemoryFileSystem]:
+    """The one store in memory that a process has, empty."""
+    MemoryFileSystem.store.clear()
+    MemoryFileSystem.pseudo_dirs[:] = [""]
+    yield MemoryFileSystem()
+    MemoryFileSystem.store.clear()
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    made = Cluster()
+    made.live(random.Random(3), 30)
+    return made
+
+
+@pytest.fixture
+def archive(store: MemoryFileSystem, cluster: Cluster) -> Archive:
+    """Of three segments."""
+    assert store.ls("/") == []
+    made = Archive(place_of(PLACE))
+    for seed in (1, 2, 3):
+        archived(cluster, made)
+        cluster.live(random.Random(seed), 10)
+    return made
+
+
+def archived(cluster: Cluster, archive: Archive) -> None:
+    extended(archive, whole(cluster.log, None, 0), BEGINNING, cluster.log.identity())
+
+
+def names(store: MemoryFileSystem) -> list[str]:
+    return sorted(path.rpartition("/")[2] for path in store.find("/bucket/shop"))
+
+
+def folded(cluster: Cluster, archive: Archive) -> str:
+    *_, last = follow(whole(cluster.log, archive))
+    return digest(last.after)
+
+
+def test_archive_and_log_are_the_log(store: MemoryFileSystem, cluster: Cluster, archive: Archive) -> None:
+    assert len(archive.segments()) == 3
+    assert names(store) == [head.name for head in archive.segments()], "no draft is left"
+    cluster.log.delete_before(archive.segments()[-1].next)
+    assert folded(cluster, Archive(place_of(PLACE))) == digest(cluster.state)
+    copy = copy_of_archive(archive)
+    assert (copy.place, end_of(copy).at.state.epoch) == (PLACE, archive.segments()[-1].last)
+
+
+def test_a_place_that_is_not_there_yet_is_empty(store: MemoryFileSystem) -> None:
+    archive = Archive(place_of("memory://elsewhere/a/b"))
+    assert archive.segments() == ()
+    with pytest.raises(CopyMissing, match="memory://elsewhere/a/b"):
+        copy_of_archive(archive)
+    assert store.ls("/") == []
+
+
+@pytest.mark.parametrize(
+    ("damage", "code"),
+    [
+        ("gap", "archive_gap"),
+        ("half", "archive_forged"),
+        ("half a head", "archive_cut"),
+        ("empty", "archive_cut"),
+        ("changed", "archive_forged"),
+        ("another cluster", "archive_of_another_log"),
+    ],
+)
+def test_what_is_not_right_is_refused(
+    store: MemoryFileSystem, cluster: Cluster, archive: Archive, damage: str, code: str
+) -> None:
+    paths = [f"/bucket/shop/{name}" for name in names(store)]
+    whole_one = store.cat_file(paths[1])
+    if damage == "gap":
+        store.rm_file(paths[1])
+    elif damage == "another cluster":
+        head = replace(archive.segments()[1], cluster_id="another")
+        store.pipe_file(paths[1], head.line + whole_one.split(b"\n", 1)[1])
+    else:
+        broken = {
+            "half": whole_one[: len(whole_one) // 2],
+            "half a head": whole_one[:40],
+            "empty": b"",
+            "changed": whole_one[:-1] + bytes([whole_one[-1] ^ 1]),
+        }
+        store.pipe_file(paths[1], broken[damage])
+    with pytest.raises(ArchiveRefused) as refused:
+        list(whole(cluster.log, Archive(place_of(PLACE))))
+    assert refused.value.code == code
+
+
+class Failing(MemoryFileSystem):
+    """A store in memory that dies at a step, or keeps half of what it is given."""
+
+    cachable = False
+    step = ""
+
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **options: Any) -> None:
+        if self.step == "half":
+            value = value[: len(value) // 2]
+        super().pipe_file(path, value, mode, **options)
+        if self.step == "draft":
+            raise ConnectionError("a-secret is not let in")
+
+    def cp_file(self, path1: str, path2: str, **options: Any) -> None:
+        if self.step == "move":
+            raise ConnectionError("gone")
+        super().cp_file(path1, path2, **options)
+
+    def rm_file(self, path: str) -> None:
+        if self.step == "leave":
+            raise ConnectionError("gone")
+        super().rm_file(path)
+
+
+@pytest.mark.parametrize("step", ["half", "draft", "move", "leave"])
+def test_a_writer_that_fails_leaves_all_of_a_segment_or_none(
+    store: MemoryFileSystem, cluster: Cluster, archive: Archive, step: str
+) -> None:
+    held = names(store)
+    failing = Failing()
+    failing.step = step
+    place = StorePlace(failing, "/bucket/shop", "memory://me:a-secret@bucket/shop")
+    with pytest.raises(ArchiveUnavailable) as failed:
+        archived(cluster, Archive(place))
+    assert "a-secret" not in str(failed.value)
+    assert "memory://me:…@bucket/shop" in str(failed.value)
+    segments = [name for name in names(store) if name.endswith(".segment")]
+    assert segments[:3] == held
+    assert len(segments) == (4 if step == "leave" else 3), "it is there when it has its name"
+    archived(cluster, archive)
+    assert folded(cluster, archive) == digest(cluster.state)
+    assert len(archive.segments()) == 4
+
+
+def test_a_store_that_renames_serves_as_well(cluster: Cluster, tmp_path: Path) -> None:
+    """fsspec's local files, which no place of a user's names: a folder is named by its path."""
+    place = StorePlace(DirFileSystem(str(tmp_path), LocalFileSystem()), "/log", "dir://log")
+    archive = Archive(place)
+    assert archive.segments() == ()
+    archived(cluster, archive)
+    assert [path.name for path in (tmp_path / "log").iterdir()] == [head.name for head in archive.segments()]
+    assert folded(cluster, archive) == folded(cluster, Archive(tmp_path / "log")) == digest(cluster.state)
+
+
+@pytest.mark.parametrize(
+    ("place", "rule"),
+    [
+        ("file://host/log", "of another machine"),
+        ("file:///log?x", "no options"),
+        ("memory://a#b", "no options"),
+        ("simplecache::memory://a", "no chain"),
+        ("http://a/b", "keeps no archive"),
+        ("local:///a", "keeps no archive"),
+        ("memory://a/*", "several places"),
+        ("nothing-like-it://me:a-secret@a/b", "ValueError"),
+        ("http://[a", "neither a folder nor a URL"),
+    ],
+)
+def test_what_is_no_place_is_refused(place: str, rule: str) -> None:
+    with pytest.raises(ArchivePlaceUnknown) as refused:
+        place_of(place)
+    assert rule in str(refused.value)
+    assert "a-secret" not in str(refused.value)
+
+
+def test_a_store_without_its_library_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "s3fs", None)
+        with pytest.raises(ArchivePlaceUnknown, match="s3fs"):
+            place_of("s3://bucket/log")
+    monkeypatch.setitem(sys.modules, "fsspec.core", None)
+    with pytest.raises(ArchivePlaceUnknown, match=r"ringlog\[archive\]"):
+        place_of(PLACE)
