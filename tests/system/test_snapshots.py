@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -11,13 +12,14 @@ from tests.system.agents_world import DEADLINE_S, AgentsWorld, until
 
 from ringlog.agents.status import StatusReader
 from ringlog.client.results import AppliedResult
-from ringlog.kernel.commands.cluster import Noop
-from ringlog.kernel.commands.snapshots import TakeSnapshot
+from ringlog.kernel.commands.cluster import ChangeSettings, Noop
+from ringlog.kernel.commands.snapshots import TakeSnapshot, last_snapshot
 from ringlog.kernel.encoding import digest
 from ringlog.log.beginning import ListedSnapshot, SnapshotTopic
 from ringlog.log.kafka import KafkaLog
 from ringlog.log.opening import beginning_of, open_snapshots
 from ringlog.log.replica import LogReplica
+from ringlog.log.topics import METADATA
 from ringlog.stack import StackInfo
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
@@ -42,6 +44,29 @@ def taken(world: AgentsWorld, topic: SnapshotTopic) -> ListedSnapshot:
     epoch = answer.epoch
     found = until(lambda: [one for one in topic.listed() if one.head.epoch == epoch and not one.code], "a confirmation")
     return found[0]
+
+
+def test_the_coordinator_asks_by_the_size_of_the_log(world: AgentsWorld) -> None:
+    """Two agents are enough: what nobody stores is a mark all the same."""
+    for role in ("coordinator", "validator"):
+        world.spawn(role)
+    size = 2_000
+    settings = ChangeSettings((("snapshot_bytes", size),))
+    assert isinstance(world.client.submit(settings, timeout_s=DEADLINE_S), AppliedResult)
+    for _ in range(2):
+        _fill(world, last_snapshot(world.state), 2 * size)
+    entries = {epoch: len(encoded) for epoch, encoded in enumerate(world.records(METADATA), start=1)}
+    marks = sorted(one.epoch for one in world.state.snapshots.values())
+    grown = [sum(size for epoch, size in entries.items() if low < epoch < high) for low, high in pairwise((0, *marks))]
+    assert min(grown) >= size
+
+
+def _fill(world: AgentsWorld, before: int, size: int) -> None:
+    """Let the log grow until a mark is behind that epoch; with entries of that size it must come by itself."""
+    while last_snapshot(world.state) == before:
+        assert isinstance(world.client.submit(Noop(), timeout_s=DEADLINE_S), AppliedResult)
+        if world.client.replica.recent.since_mark > size:
+            world.client.replica.wait_for(lambda state: last_snapshot(state) > before, DEADLINE_S, "a mark")
 
 
 def test_agents_store_confirm_and_begin_with_snapshots(world: AgentsWorld) -> None:

@@ -84,8 +84,11 @@ SETTINGS: Final[dict[str, SettingRule]] = {
     "operations_concurrent_max": SettingRule(4, 1, 10, "operations", "operations in flight that are past requested"),
     "operations_kept_max": SettingRule(100, 1, 10_000, "operations", "ended operations that are remembered"),
     "ranges_max": SettingRule(65_536, 1, 1_048_576, "ranges", "ranges of one placement"),
+    "snapshot_bytes": SettingRule(
+        0, 0, 1 << 48, "bytes", "a snapshot is taken when entries of this size were applied; 0: not by size"
+    ),
     "snapshot_entries": SettingRule(
-        0, 0, 10_000_000, "entries", "a snapshot is taken when this number of entries was applied; 0: only by hand"
+        0, 0, 10_000_000, "entries", "a snapshot is taken when this number of entries was applied; 0: not by number"
     ),
     "stream_tries_max": SettingRule(
         200, 1, 1_000_000, "tries", "how often a node tries to get the rows of one stream before an operator decides"

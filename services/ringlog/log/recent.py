@@ -27,19 +27,25 @@ class RecentEntries:
         self._lock = threading.Lock()
         self._before: Epoch = 0
         self._entries: deque[bytes] = deque()
-        self._bytes = 0
+        self._bytes = self._since_mark = 0
 
-    def add(self, epoch: Epoch, data: bytes) -> None:
-        """The entry that made an epoch."""
+    def add(self, epoch: Epoch, data: bytes, is_mark: bool = False) -> None:
+        """The entry that made an epoch; ``is_mark``: it asks for a snapshot of that."""
         with self._lock:
-            if epoch != self._before + len(self._entries) + 1:
+            if epoch != self._before + len(self._entries) + 1:  # the state before this one is that of a snapshot
                 self._entries.clear()
-                self._before, self._bytes = epoch - 1, 0
+                self._before, self._bytes, self._since_mark = epoch - 1, 0, 0
+            self._since_mark = 0 if is_mark else self._since_mark + len(data)
             self._entries.append(data)
             self._bytes += len(data)
             while self._bytes > self._bytes_max and len(self._entries) > 1:
                 self._bytes -= len(self._entries.popleft())
                 self._before += 1
+
+    @property
+    def since_mark(self) -> int:
+        """Bytes of the entries that were applied since the newest mark of a snapshot."""
+        return self._since_mark
 
     @property
     def before(self) -> Epoch:

@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ringlog.kernel.commands.snapshots import is_mark
 from ringlog.kernel.commands.truncation import allowed_begin
 from ringlog.kernel.history import lies_beside
 from ringlog.kernel.outcome import Entry, OutcomeKind
@@ -93,9 +94,8 @@ class LogReplica:
         self._kafka = ""
         self._seen = tuple(seen)
         self._watch_s = watch_s
-        self._identity = ""
+        self._identity, self._beginning = "", beginning
         self._begin_with(start)
-        self._beginning = beginning
         self._founder: Founder | None = None
         self._newest: LogRecord | None = None
         self._arrived: LogRecord | None = None
@@ -341,7 +341,7 @@ class LogReplica:
                 return False
             if after is not before and self._arrived is not None:
                 self._newest = self._arrived
-                self.recent.add(after.epoch, self._arrived.data)
+                self.recent.add(after.epoch, self._arrived.data, is_mark(before, after))
             elif outcome.kind in _OFF_THE_CHAIN and isinstance(item, Entry) and lies_beside(before, item):
                 self._is_contradicted = True
             self._state = after

@@ -70,6 +70,11 @@ class PublishedEpoch:
 
 
 @dataclass(frozen=True, slots=True)
+class UnstoredBytes:
+    """Outcome: bytes of the entries that were applied since the newest mark of a snapshot. Does not wait."""
+
+
+@dataclass(frozen=True, slots=True)
 class Submit:
     """Ask the validator. Outcome: its final answer, None if there was none in time."""
 
@@ -95,11 +100,12 @@ def coordinate() -> Steps[None]:
         yield Look()
         published: Epoch = yield PublishedEpoch()
         state: ClusterState = yield Newest()
+        unstored: int = yield UnstoredBytes()
         now: Micros = yield WallClock()
         generation = prepared_in_full(state)
         if generation != complete[0]:
             complete = (generation, now)
-        known = CoordinatorView(state, acks.newest(state), published, now, complete[1], acks.said())
+        known = CoordinatorView(state, acks.newest(state), published, now, complete[1], acks.said(), unstored)
         refused = []
         for proposal in propose(known):
             yield At("proposing")

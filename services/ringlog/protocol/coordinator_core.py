@@ -70,7 +70,8 @@ class CoordinatorView:
 
     ``acks`` by node id; ``published``: the last epoch whose changes are in the change topics; ``complete_since``: when
     it first saw the data of ``prepared_in_full`` complete (0: long ago, so there is nothing to be patient for);
-    ``said``: the nodes' last words, where ``acks`` has only what counts.
+    ``said``: the nodes' last words, where ``acks`` has only what counts; ``unstored``: bytes of the entries since the
+    newest mark of a snapshot.
     """
 
     state: ClusterState
@@ -79,6 +80,7 @@ class CoordinatorView:
     now: Micros
     complete_since: Micros = 0
     said: Mapping[str, NodeAck] | None = None
+    unstored: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,7 @@ class Proposal:
 def propose(known: CoordinatorView) -> tuple[Proposal, ...]:
     """All that can go on now, in the order in which to ask."""
     steps = [*_operation_steps(known), *_generation_steps(known), *_tablet_steps(known), *_service_steps(known)]
-    if is_due(known.state):
+    if is_due(known.state, known.unstored):
         steps.append((SNAPSHOT, TakeSnapshot()))
     return tuple(proposal_of(ROLE, known.state, subject, command) for subject, command in steps)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ringlog.kernel.commands.snapshots import is_mark
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Command, Micros
 from ringlog.log.author import Author
@@ -120,7 +121,7 @@ class SimReplica:
             self.state = after
             self.position = made.offset + 1
             if after is not before:
-                self.recent.add(after.epoch, record.value)
+                self.recent.add(after.epoch, record.value, is_mark(before, after))
                 for check in sim.on_folded:
                     check.folded(self, before, after)
             for follower in tuple(self.followers):

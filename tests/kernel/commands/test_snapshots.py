@@ -15,8 +15,9 @@ from ringlog.protocol.coordinator_core import CoordinatorView, propose
 from tests.kernel.entries import applied, founded, random_history
 
 
-def asked(state: ClusterState) -> list[str]:
-    return [type(one.command).__name__ for one in propose(CoordinatorView(state, {}, 0, 0))]
+def asked(state: ClusterState, unstored: int = 0) -> list[str]:
+    known = CoordinatorView(state, {}, 0, 0, unstored=unstored)
+    return [type(one.command).__name__ for one in propose(known)]
 
 
 def test_a_mark_is_the_epoch_of_its_entry() -> None:
@@ -42,6 +43,18 @@ def test_the_coordinator_asks_for_one_when_so_many_entries_were_applied() -> Non
     state = applied(state, *[Noop()] * 9)
     assert asked(state) == []
     assert asked(applied(state, Noop())) == ["TakeSnapshot"]
+
+
+def test_or_when_entries_of_that_size_were() -> None:
+    state = applied(founded(), ChangeSettings((("snapshot_bytes", 1_000),)), *[Noop()] * 20)
+    assert (asked(state, 999), asked(state, 1_000)) == ([], ["TakeSnapshot"])
+    state = applied(state, TakeSnapshot(), *[Noop()] * 3)
+    assert not is_due(state, 10**9), "a snapshot makes entries of its own, which ask for no other"
+    assert is_due(applied(state, Noop(), Noop()), 10**9)
+    both = applied(state, ChangeSettings((("snapshot_entries", 30),)), *[Noop()] * 3)
+    assert is_due(both, 1_000)
+    assert not is_due(both, 999)
+    assert is_due(applied(both, *[Noop()] * 30), 0)
 
 
 def test_a_state_without_marks_has_the_digest_that_it_had() -> None:

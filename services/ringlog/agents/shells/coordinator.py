@@ -13,7 +13,7 @@ from ringlog.agents.shells.role import Offered
 from ringlog.log.errors import LogUnavailable
 from ringlog.log.topics import ACKS, topic_name
 from ringlog.protocol.ack_book import AckBook
-from ringlog.protocol.coordinator import Forget, PublishedEpoch, coordinate
+from ringlog.protocol.coordinator import Forget, PublishedEpoch, UnstoredBytes, coordinate
 from ringlog.protocol.coordinator_core import ROLE
 from ringlog.runtime.figures import Sample
 from ringlog.runtime.logs import get_logger
@@ -45,7 +45,11 @@ class CoordinatorThread(AcksThread):
         """Perform the protocol, for ever."""
         epochs = EpochsReader(self.settings, self.look)
         self.hear()
-        self.driver.handlers |= {Forget: self._forget, PublishedEpoch: lambda _: epochs.newest()}
+        self.driver.handlers |= {
+            Forget: self._forget,
+            PublishedEpoch: lambda _: epochs.newest(),
+            UnstoredBytes: lambda _: self.replica.recent.since_mark,
+        }
         try:
             self.driver.carry_out(coordinate())
         finally:

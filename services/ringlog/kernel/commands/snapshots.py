@@ -4,7 +4,8 @@
 the state of that very epoch at hand, and agents store it and confirm it outside the log (``ringlog.log.snapshots``).
 Whether one was stored is no part of the state: a mark is a chance to store, not a promise.
 
-The coordinator asks for one when ``snapshot_entries`` entries were applied since the last; operators by hand.
+The coordinator asks for one when ``snapshot_entries`` entries, or entries of ``snapshot_bytes``, were applied since the
+last; operators by hand. A fold knows no sizes: who asks has counted the bytes that it read.
 
 Source: CEP-21, log compaction and snapshots; Cassandra's TRIGGER_SNAPSHOT.
 """
@@ -54,7 +55,11 @@ def is_mark(before: ClusterState, after: ClusterState) -> bool:
     return after.snapshots is not before.snapshots and last_snapshot(after) == after.epoch
 
 
-def is_due(state: ClusterState) -> bool:
-    """True if enough entries were applied since the last mark: more than a snapshot makes by itself."""
-    entries = setting(state, "snapshot_entries")
-    return entries > 0 and state.epoch - last_snapshot(state) >= max(entries, OWN_ENTRIES_MAX + 1)
+def is_due(state: ClusterState, entry_bytes: int = 0) -> bool:
+    """True if enough was applied since the last mark, and more entries than a snapshot makes by itself.
+
+    ``entry_bytes``: of the entries since then.
+    """
+    entries, size = setting(state, "snapshot_entries"), setting(state, "snapshot_bytes")
+    applied = state.epoch - last_snapshot(state)
+    return applied > OWN_ENTRIES_MAX and (0 < entries <= applied or 0 < size <= entry_bytes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ringlog.kernel.changes import EpochChange
-from ringlog.protocol.coordinator import Forget, PublishedEpoch, coordinate
+from ringlog.protocol.coordinator import Forget, PublishedEpoch, UnstoredBytes, coordinate
 from ringlog.sim.actors.acks import AcksWorker
 from ringlog.sim.broker import CHANGES, SimRecord, SimTail
 from ringlog.sim.memo import cached_change
@@ -21,6 +21,7 @@ class CoordinatorWorker(AcksWorker):
         self.replica.at_once |= {
             Forget: lambda _: None,
             PublishedEpoch: lambda _: self._published,
+            UnstoredBytes: lambda _: self.replica.recent.since_mark,
         }
         return self.replica.perform(coordinate())
 
