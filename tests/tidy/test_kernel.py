@@ -1,57 +1,69 @@
-"""The kernel checks itself: a kind of operation is told by its row, and what must hold is asserted."""
+"""The kernel checks itself: what has kinds is asked by its row, and what must hold is asserted."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
 
+import pytest
+
 from ringlog.kernel.operations import kinds
+from ringlog.kernel.tablets import stages
+from ringlog.kernel.zones import model as zones
 from tests.tidy.files import python_files, shown, text
 
-KIND_NAMES = frozenset(kinds.KINDS)
-ROWS = frozenset(name for name, value in vars(kinds).items() if isinstance(value, kinds.OperationKind))
+NAMES = frozenset((*kinds.KINDS, *stages.KINDS, *zones.MODES))
+"""Of the kinds of operations, of the transitions of tablets, of the modes of zones."""
+CONSTANTS = frozenset(
+    name
+    for module in (kinds, stages, zones)
+    for name, value in vars(module).items()
+    if isinstance(value, kinds.OperationKind | stages.TransitionKind) or name in ("STRONG", "HIGH_AVAILABILITY")
+)
 RETELLS = "services/ringlog/sim/checks/"
 """The simulator's own record of movements shares nothing with the kernel, so that it can contradict it."""
 
 
 def _attribute(node: ast.expr) -> bool:
-    return isinstance(node, ast.Attribute) and node.attr == "kind"
+    return isinstance(node, ast.Attribute) and node.attr in ("kind", "mode")
 
 
-def _told(node: ast.expr) -> bool:
-    """True for what names a kind: one of their strings, a constant of ``kinds``, or several of these."""
+def _named(node: ast.expr) -> bool:
+    """True for what names a kind: one of their strings, a constant or its name, or several of these."""
     if isinstance(node, ast.Tuple | ast.List | ast.Set):
-        return any(_told(element) for element in node.elts)
+        return any(_named(element) for element in node.elts)
     if isinstance(node, ast.Constant):
-        return node.value in KIND_NAMES
+        return node.value in NAMES
+    if isinstance(node, ast.Attribute) and node.attr == "name":
+        return _named(node.value)
     name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
-    return name in ROWS
+    return name in CONSTANTS
 
 
 def kind_tests(tree: ast.AST) -> Iterator[str]:
-    """Every place where an operation's kind is compared with one of the known ones."""
+    """Every place where a kind, or a mode, is compared with one of the known ones."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Compare):
             sides = (node.left, *node.comparators)
-            if any(map(_told, sides)) and any(
+            if any(map(_named, sides)) and any(
                 _attribute(one) for side in sides for one in (side, *getattr(side, "elts", ()))
             ):
                 yield f"line {node.lineno}: {ast.unparse(node)}"
         elif isinstance(node, ast.Match) and _attribute(node.subject):
             cases = [found.value for found in ast.walk(node) if isinstance(found, ast.MatchValue)]
-            if any(map(_told, cases)):
+            if any(map(_named, cases)):
                 yield f"line {node.lineno}: match {ast.unparse(node.subject)}"
 
 
-def _parsed(*folders: str, naming: str = "") -> Iterator[tuple[str, ast.Module]]:
+def _parsed(*folders: str, below: str = "", naming: str = "") -> Iterator[tuple[str, ast.Module]]:
     for path in python_files(*folders):
-        content = text(path) or ""
-        if naming in content:
+        if shown(path).startswith(below) and naming in (content := text(path) or ""):
             yield shown(path), ast.parse(content)
 
 
-def test_no_module_compares_the_kind_of_an_operation() -> None:
-    found = {name: list(kind_tests(tree)) for name, tree in _parsed("services", "streaming", "bench", naming=".kind")}
+@pytest.mark.parametrize("naming", [".kind", ".mode"])
+def test_no_module_compares_a_kind_that_has_a_row(naming: str) -> None:
+    found = {name: list(kind_tests(tree)) for name, tree in _parsed("services", "streaming", "bench", naming=naming)}
     assert {name: tests for name, tests in found.items() if tests and not name.startswith(RETELLS)} == {}
 
 
@@ -61,9 +73,17 @@ def test_a_comparison_would_be_seen() -> None:
         "operation.kind in (JOIN, MOVE)",
         "kinds.ALTER in (holder.kind, operation.kind)",
         "match operation.kind:\n    case 'leave':\n        pass",
+        "transition.kind == INTRANODE.name",
+        "step.kind not in (stages.MIGRATION.name, 'repair')",
+        "zone.mode != HIGH_AVAILABILITY",
     ):
         assert list(kind_tests(ast.parse(offence))), offence
-    for innocent in ("event.kind == 'crash'", "kind_of(operation) is JOIN", "operation.kind in PLANNED"):
+    for innocent in (
+        "event.kind == 'crash'",
+        "kind_of(operation) is JOIN",
+        "operation.kind in PLANNED",
+        "zone.mode in MODES",
+    ):
         assert not list(kind_tests(ast.parse(innocent))), innocent
 
 
@@ -73,8 +93,8 @@ ASSERTIONS_PER_FUNCTION = 0.145
 
 def test_the_kernel_asserts_what_must_hold() -> None:
     functions = assertions = 0
-    for name, tree in _parsed("services"):
-        for node in ast.walk(tree) if name.startswith("services/ringlog/kernel/") else ():
+    for _, tree in _parsed("services", below="services/ringlog/kernel/"):
+        for node in ast.walk(tree):
             functions += isinstance(node, ast.FunctionDef)
             assertions += isinstance(node, ast.Assert)
     assert assertions / functions >= ASSERTIONS_PER_FUNCTION, f"{assertions} assertions in {functions} functions"

@@ -24,7 +24,7 @@ from ringlog.kernel.state import ClusterState, Failure, Operation
 from ringlog.kernel.tablets.gates import awaited
 from ringlog.kernel.tablets.groups import missed
 from ringlog.kernel.tablets.map import Tablet, TabletMap
-from ringlog.kernel.tablets.stages import KINDS, SALVAGED, STAGES, WRITE_BOTH_READ_NEW, session
+from ringlog.kernel.tablets.stages import SALVAGED, STAGES, WRITE_BOTH_READ_NEW, kind_of, session
 from ringlog.kernel.tablets.track import is_anywhere
 from ringlog.kernel.values import Micros, NodeId
 from ringlog.kernel.zones.data import zone_of
@@ -219,7 +219,7 @@ def _tablet_ways_out(
         one = {"table": tablets.table, "tablet": tablet.index, "reason": "…"}
         command = json.dumps({"command": "RevertTablets", "tablets": [one]}, ensure_ascii=False)
         ways.append(f"turn it back: ringlog submit '{command}'")
-    asks = stage == SALVAGED and down and not KINDS[tablet.transition.kind].admits_loss
+    asks = stage == SALVAGED and down and not kind_of(tablet.transition).admits_loss
     if asks or missed(tablet, state.nodes):
         ways.append(f"go on without: ringlog zone reset {zone_of(state, tablets.table)} --admit-loss")
     for name in (state.nodes[node].name for node in nodes):

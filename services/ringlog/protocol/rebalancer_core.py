@@ -52,7 +52,7 @@ from ringlog.kernel.values import Command, NodeId
 from ringlog.kernel.zones.change import partitions_of
 from ringlog.kernel.zones.data import awaits_step, maps_in
 from ringlog.kernel.zones.distribution import is_alive, kept, targets
-from ringlog.kernel.zones.model import HIGH_AVAILABILITY, Zone, ZonePartition, partition_key
+from ringlog.kernel.zones.model import Zone, ZonePartition, mode_of, partition_key
 from ringlog.kernel.zones.queue import is_same
 from ringlog.kernel.zones.rebalance import ALREADY_NEW, ROLLED_BACK
 from ringlog.kernel.zones.resets import AUTOMATIC, begins_anew, can_go_on, members, survives
@@ -160,7 +160,7 @@ def _names(state: ClusterState, nodes: Iterable[NodeId]) -> list[str]:
 def _lost(known: RebalancerView, zone: Zone) -> ResetPartitions | None:
     """The reset of the partitions that have lost their majority, if the zone resets by itself."""
     state, numbers, copies = known.state, [], list[ZoneCopy]()
-    if zone.mode != HIGH_AVAILABILITY:
+    if not mode_of(zone).resets_itself:
         return None
     for partition in partitions_of(state, zone):
         if partition.reached is None or can_go_on(state, zone, partition) or begins_anew(state, partition):
@@ -187,7 +187,7 @@ def _triggered(state: ClusterState, zone: Zone) -> TriggerRebalance | None:
         return TriggerRebalance(zone.name, zone.changed, () if len(numbers) == zone.partitions else tuple(numbers))
     cause = state.changed.get("nodes", 0)
     older = [one for one in partitions if one.change < cause]
-    if zone.mode != HIGH_AVAILABILITY:
+    if not mode_of(zone).asks_the_living:
         older = [one for one in older if not one.pending and gone(state, one)]
     older = [one for one in older if can_go_on(state, zone, one)]
     if not older:
@@ -203,7 +203,7 @@ def _triggered(state: ClusterState, zone: Zone) -> TriggerRebalance | None:
 
 def _has_nodes(zone: Zone) -> bool:
     """True if what changed for a zone surely leads somewhere."""
-    return bool(zone.nodes) and zone.mode != HIGH_AVAILABILITY
+    return bool(zone.nodes) and not mode_of(zone).asks_the_living
 
 
 def refusals(known: RebalancerView) -> Iterator[Refusal]:

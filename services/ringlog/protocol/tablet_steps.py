@@ -28,11 +28,11 @@ from ringlog.kernel.tablets.gates import awaited, is_open, must_report, reporter
 from ringlog.kernel.tablets.groups import is_dead, missed, unknowing
 from ringlog.kernel.tablets.map import Tablet, TabletMap
 from ringlog.kernel.tablets.stages import (
-    INTRANODE,
-    MIGRATION,
     STAGES,
     STREAMING_STAGES,
     WRITE_BOTH_READ_NEW,
+    Giver,
+    kind_of,
     leaving,
     next_stage,
     nodes_of,
@@ -99,10 +99,10 @@ def why_back(state: ClusterState, tablet: Tablet) -> str:
         return ""
     if transition.stage == WRITE_BOTH_READ_NEW:
         more = len(dead.intersection(nodes_of(transition.next))) - len(dead.intersection(nodes_of(tablet.replicas)))
-        return _told(state, dead) if more > 0 and transition.kind != INTRANODE.name else ""
+        return _told(state, dead) if more > 0 and not kind_of(transition).within_node else ""
     comes, goes = pending(tablet), leaving(tablet)
     ends = [comes.node] if comes is not None else []
-    ends += [goes.node] if goes is not None and transition.kind == MIGRATION.name else []
+    ends += [goes.node] if goes is not None and kind_of(transition).giver is Giver.LEAVING else []
     lost = dead.intersection(ends) if transition.stage in STREAMING_STAGES else set()
     return _told(state, lost) if lost else ""
 

@@ -42,7 +42,7 @@ from ringlog.kernel.tablets.track import is_anywhere, is_draining
 from ringlog.kernel.values import NodeId
 from ringlog.kernel.zones.data import elsewhere, goal_of, holders, maps_in, takers
 from ringlog.kernel.zones.distribution import data_nodes, is_alive, targets
-from ringlog.kernel.zones.model import HIGH_AVAILABILITY, ZonePartition
+from ringlog.kernel.zones.model import ZonePartition, mode_of
 from ringlog.kernel.zones.resets import begins_anew, can_go_on, has_quorum, members, survives
 from ringlog.protocol.tablet_steps import why_back
 from ringlog.protocol.zone_groups import Words, awaited, before, coming, not_returned
@@ -85,7 +85,7 @@ def _waits(state: ClusterState, one: ZonePartition, words: Words, has_tables: bo
     if one.reached is not None and not can_go_on(state, zone, one) and not begins_anew(state, one):
         group = members(one) if has_quorum(state, zone, one) else one.reached.peers
         lost = tuple(node for node in group if not is_alive(state, node))
-        resets = zone.mode == HIGH_AVAILABILITY and survives(state, one)
+        resets = mode_of(zone).resets_itself and survives(state, one)
         yield ZoneWait(VOTERS, lost, is_stuck=not resets)
         if resets and (held := _held_up(state)) and any(True for _ in maps_in(state, one.zone)):
             yield _waits_for(held)
@@ -107,7 +107,7 @@ def _has_place(state: ClusterState, one: ZonePartition) -> bool:
     """True if some data node can have a partition."""
     zone = state.zones[one.zone]
     nodes = data_nodes(state, zone)
-    if zone.mode != HIGH_AVAILABILITY or all(is_alive(state, node.id) for node in nodes):
+    if not mode_of(zone).asks_the_living or all(is_alive(state, node.id) for node in nodes):
         return bool(nodes)
     return targets(state, zone, [one.stable], [one.number])[0] is not None
 

@@ -20,7 +20,7 @@ from ringlog.kernel.tablets.stages import is_salvage, nodes_of
 from ringlog.kernel.tablets.track import transitions
 from ringlog.kernel.values import CdcOptions, Command, Micros
 from ringlog.kernel.zones.distribution import is_alive
-from ringlog.kernel.zones.model import HIGH_AVAILABILITY, STRONG
+from ringlog.kernel.zones.model import mode_of
 from ringlog.operator.replication import in_zone
 from ringlog.protocol.rebalancer_core import ROLE
 from ringlog.protocol.zone_groups import before, coming
@@ -178,7 +178,7 @@ def losing_majority(
 def outage(state: ClusterState, chance: Chance) -> list[Command]:
     """Half of the nodes of a partition that has data are declared down, or one more; nothing where there is none."""
     used = {one.replication.zone for one in state.keyspaces.values()}
-    high = [one for _, one in in_order(state.zone_partitions) if state.zones[one.zone].mode == HIGH_AVAILABILITY]
+    high = [one for _, one in in_order(state.zone_partitions) if mode_of(state.zones[one.zone]).resets_itself]
     groups = [one.reached.nodes for one in high if one.zone in used and one.reached is not None]
     groups = [nodes for nodes in groups if len(nodes) > 1]
     if not groups:
@@ -222,9 +222,9 @@ def placed(state: ClusterState, chance: Chance) -> list[Command]:
     """A keyspace in some zone, unless there is one, and a table in it, now and then with a CDC log; nothing without a
     zone that may place it.
     """
-    able = [zone.name for _, zone in in_order(state.zones) if zone.mode == STRONG]
+    able = [zone.name for _, zone in in_order(state.zones) if not mode_of(zone).resets_itself]
     of_data = state.zones.get(OF_DATA)
-    able = [OF_DATA] if of_data is not None and (of_data.mode != STRONG or of_data.replicas == WIDE) else able
+    able = [OF_DATA] if of_data is not None and (mode_of(of_data).resets_itself or of_data.replicas == WIDE) else able
     have = state.keyspaces.get(KEYSPACE)
     if have is None and not able:
         return []

@@ -20,7 +20,6 @@ from typing import Final
 
 from ringlog.kernel.balance.measures import by_size
 from ringlog.kernel.balance.model import (
-    FROM_OTHERS,
     BalancedHost,
     BalancePicture,
     Migration,
@@ -29,7 +28,7 @@ from ringlog.kernel.balance.model import (
     TabletGroup,
 )
 from ringlog.kernel.balance.rows import ReplicaRows
-from ringlog.kernel.tablets.stages import KINDS
+from ringlog.kernel.tablets.stages import KINDS, Giver
 from ringlog.kernel.values import NodeId
 
 SCALE: Final = 1 << 40
@@ -161,12 +160,12 @@ class Ledger:
                 self._charge_running(tablets.places(number), moving)
 
     def _charge_running(self, settled: tuple[Place, ...], moving: RunningTransition) -> None:
-        weight = KINDS[moving.kind].weight
+        kind = KINDS[moving.kind]
         leaving = [place for place in settled if place not in moving.next]
         pending = [place for place in moving.next if place not in settled]
-        if moving.kind in FROM_OTHERS:
+        if kind.giver is Giver.OTHERS:
             leaving = [place for place in settled if place not in leaving]
-        self._charge([self.at[place] for place in leaving if place in self.at], pending, weight)
+        self._charge([self.at[place] for place in leaving if place in self.at], pending, kind.weight)
 
     def _charge(self, sources: list[LedgerShard], pending: list[Place], weight: int) -> None:
         for shard in sources:
@@ -249,7 +248,7 @@ class Ledger:
             assert unit not in self.busy, "a tablet moves once in a plan"
             self.busy[unit] = "in_transition"
             sources = [source]
-            if kind in FROM_OTHERS:
+            if KINDS[kind].giver is Giver.OTHERS:
                 sources = [shard for shard in self.shards_of(unit) if shard is not source and shard.node.host.alive]
             self._charge(sources, [target.place], KINDS[kind].weight)
             size = source.items.pop(unit)

@@ -34,9 +34,6 @@ MIGRATION: Final = stages.MIGRATION.name
 INTRANODE: Final = stages.INTRANODE.name
 REBUILD: Final = stages.REBUILD.name
 
-FROM_OTHERS: Final = frozenset((REBUILD, stages.REBUILD_V2.name, stages.REPAIR.name))
-"""Kinds of transitions that read from the other replicas, not from the one that leaves."""
-
 
 @dataclass(frozen=True, slots=True)
 class BalancedHost:

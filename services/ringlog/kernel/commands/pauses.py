@@ -28,7 +28,7 @@ from ringlog.kernel.commands.rules import REASON_LENGTH_MAX
 from ringlog.kernel.commands.tablets import MigrateTablets
 from ringlog.kernel.outcome import Accepted, Decision, EntryContext, Rejected
 from ringlog.kernel.state import ClusterState, Pause, advance
-from ringlog.kernel.tablets.stages import REPAIR
+from ringlog.kernel.tablets.stages import KINDS
 from ringlog.kernel.values import Before, Command
 
 CODES: Final = {"changes_paused": "Operators hold up changes of this kind until they resume them."}
@@ -110,7 +110,8 @@ def paused(state: ClusterState, command: Command) -> Rejected | None:
     elif family == _REQUESTS and not isinstance(command, movements.Assassinate):
         pause = pause_of(state, TOPOLOGY)
     elif isinstance(command, MigrateTablets):
-        repairs = {one.table for one in command.migrations if one.kind == REPAIR.name}
+        kept = {name for name, kind in KINDS.items() if not kind.exchanges}
+        repairs = {one.table for one in command.migrations if one.kind in kept}
         pause = next((found for table in sorted(repairs) if (found := pause_of(state, REPAIRS, table))), None)
     if pause is None:
         return None

@@ -34,12 +34,12 @@ from ringlog.kernel.zones.change import partitions_of, with_partitions, zone_nam
 from ringlog.kernel.zones.data import awaits_return, awaits_step, maps_in
 from ringlog.kernel.zones.distribution import is_alive, kept, targets
 from ringlog.kernel.zones.model import (
-    HIGH_AVAILABILITY,
     PARTITIONS_MAX,
     Zone,
     ZonePartition,
     ZoneRevisions,
     ZoneStep,
+    mode_of,
     partition_key,
 )
 from ringlog.kernel.zones.queue import is_same
@@ -241,7 +241,7 @@ def decide_restart_replicas(state: ClusterState, command: RestartReplicas, conte
     if _room(state) <= 0:
         return Rejected("moves_limit", "partition: zone_moves_max are on their way")
     left = sum(is_alive(state, node) for node in stable.peers if node not in nodes)
-    needed = 1 if zone.mode == HIGH_AVAILABILITY else voters_needed(zone, len(stable.peers))
+    needed = 1 if mode_of(zone).resets_itself else voters_needed(zone, len(stable.peers))
     target = _calculated(state, zone, partition) or stable
     after = restarted(partition, nodes, target, command.cause, context.epoch) if left >= needed else None
     if after is None:
@@ -284,7 +284,7 @@ def decide_reset_partitions(state: ClusterState, command: ResetPartitions, conte
     if isinstance(found, Rejected):
         return found
     zone, partitions = found
-    if command.mode == AUTOMATIC and zone.mode != HIGH_AVAILABILITY:
+    if command.mode == AUTOMATIC and not mode_of(zone).resets_itself:
         return Rejected("not_high_availability", f"mode: {zone.name} is {zone.mode}")
     logs: dict[int, dict[str, int]] = {}
     for copy in command.copies:
@@ -309,7 +309,7 @@ def decide_reset_partitions(state: ClusterState, command: ResetPartitions, conte
         return refused
     if len(changed) > 1 and len(changed) * sum(1 for _ in maps_in(state, zone.name)) > SALVAGED_MAX:
         return Rejected("too_large", f"partitions: they have more than {SALVAGED_MAX:,} tablets: name fewer")
-    tablets, admits = dict[str, TabletMap](), command.admits_loss or zone.mode == HIGH_AVAILABILITY
+    tablets, admits = dict[str, TabletMap](), command.admits_loss or mode_of(zone).resets_itself
     for one in changed:
         with_those = replace(state, tablets=state.tablets.update(tablets))
         tablets |= salvaged(with_those, one, one.pending[0].peers[0], admits, context.epoch)

@@ -40,9 +40,9 @@ from ringlog.kernel.tablets.groups import is_dead, missed
 from ringlog.kernel.tablets.map import Tablet, TabletMap, TabletReplica
 from ringlog.kernel.tablets.stages import (
     ASKED,
-    INTRANODE,
     STAGES,
     WRITE_BOTH_READ_NEW,
+    kind_of,
     next_stage,
     nodes_of,
     session,
@@ -331,7 +331,7 @@ def decide_revert_tablets(state: ClusterState, command: RevertTablets, context: 
         if not back:
             return Rejected("past_point_of_no_return", f"from {transition.stage} there is only one way")
         if transition.stage == WRITE_BOTH_READ_NEW:
-            if transition.kind == INTRANODE.name:
+            if kind_of(transition).within_node:
                 return Rejected("past_point_of_no_return", "within a node nobody turns back from here")
             old, new = (_dead(state, group) for group in (tablet.replicas, transition.next))
             if new <= old:

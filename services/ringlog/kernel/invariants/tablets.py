@@ -12,7 +12,7 @@ from ringlog.kernel.ownership.strategies import IN_TABLETS
 from ringlog.kernel.state import EMPTY_STATE, ClusterState
 from ringlog.kernel.tablets.groups import group_of
 from ringlog.kernel.tablets.map import CHUNK, Tablet, TabletMap, Transition
-from ringlog.kernel.tablets.stages import INTRANODE, KINDS, STAGES, Side, is_salvage, nodes_of
+from ringlog.kernel.tablets.stages import KINDS, STAGES, Side, is_salvage, kind_of, nodes_of
 from ringlog.kernel.tablets.track import transitions
 from ringlog.kernel.values import TOKEN_MAX, is_token
 
@@ -122,7 +122,7 @@ def _wrong(state: ClusterState, tablet: Tablet, transition: Transition) -> Itera
     most = len(old) if is_salvage(transition) else 1
     if len(old - new) > most or len(new - old) > 1 or not new:
         yield f"{sorted(old)} become {sorted(new)} at once"
-    if transition.kind == INTRANODE.name and {node for node, _ in old} != {node for node, _ in new}:
+    if kind_of(transition).within_node and {node for node, _ in old} != {node for node, _ in new}:
         yield "within a node another node comes"
     if not transition.started <= transition.stage_epoch <= state.epoch or transition.changed > transition.stage_epoch:
         yield f"began at {transition.started}, its stage at {transition.stage_epoch}, changed at {transition.changed}"

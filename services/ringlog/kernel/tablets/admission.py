@@ -19,10 +19,11 @@ from ringlog.kernel.tablets.groups import is_dead, is_forfeited, unknowing
 from ringlog.kernel.tablets.map import Tablet, TabletMap, TabletReplica, Transition
 from ringlog.kernel.tablets.stages import (
     INTRANODE,
-    KINDS,
     MIGRATION,
-    REPAIR,
     STREAMING_STAGES,
+    Giver,
+    TransitionKind,
+    kind_of,
     leaving,
     nodes_of,
     pending,
@@ -44,15 +45,16 @@ def refused_migration(
     """
     moved = Tablet(tablet.index, tablet.start, tablet.end, tablet.replicas, tablet.changed, step)
     source, target = leaving(moved), pending(moved)
-    refused = _bad_shape(state, step.kind, source, target)
+    kind = kind_of(step)
+    refused = _bad_shape(state, kind, source, target)
     placed = in_zone(state, tablets.table)
-    if refused is None and placed and step.kind not in (INTRANODE.name, REPAIR.name):
+    if refused is None and placed and kind.exchanges and not kind.within_node:
         partition = partition_of(state, tablets.table, tablet.index)
         ends = (None if one is None else one.node for one in (source, target))
         refused = refused_by_zone(state, partition, tablet, *ends)
-    if refused is None and not placed and target is not None and step.kind != INTRANODE.name:
+    if refused is None and not placed and target is not None and not kind.within_node:
         refused = _bad_place(state, tablets, tablet, source, target)
-    if refused is None and step.kind not in (MIGRATION.name, INTRANODE.name):
+    if refused is None and kind.giver is Giver.OTHERS:
         refused = _unknowing(state, tablets.table, moved)
     if refused is None and not placed and (source is None) != (target is None):
         refused = _unwanted(state, tablets, tablet, source or target, 1 if target is not None else -1)
@@ -60,7 +62,7 @@ def refused_migration(
 
 
 def _bad_shape(
-    state: ClusterState, kind: str, source: TabletReplica | None, target: TabletReplica | None
+    state: ClusterState, kind: TransitionKind, source: TabletReplica | None, target: TabletReplica | None
 ) -> Rejected | None:
     """Whether source and target are such as the kind asks for."""
     if target is not None:
@@ -69,12 +71,12 @@ def _bad_shape(
             return Rejected("unknown_node", f"to: {target.node} is not registered")
         if not 0 <= target.shard < node.shards:
             return Rejected("unknown_shard", f"to: {node.name} has shards 0 to {node.shards - 1}, no {target.shard}")
-    if kind == REPAIR.name:
-        return None if source is target is None else Rejected("bad_field", "kind: a repair moves nothing")
-    if kind in (MIGRATION.name, INTRANODE.name):
+    if not kind.exchanges:
+        return None if source is target is None else Rejected("bad_field", f"kind: a {kind.name} moves nothing")
+    if kind.giver is Giver.LEAVING:
         if source is None or target is None:
-            return Rejected("bad_field", f"kind: a {kind} is from a shard to another")
-        if (source.node == target.node) != (kind == INTRANODE.name):
+            return Rejected("bad_field", f"kind: a {kind.name} is from a shard to another")
+        if (source.node == target.node) != kind.within_node:
             return Rejected("bad_field", f"kind: {INTRANODE.name} is within a node, {MIGRATION.name} between nodes")
         if is_dead(state.nodes[source.node]):
             return Rejected("wrong_node_state", f"from: {state.nodes[source.node].name} is dead: rebuild the replica")
@@ -226,11 +228,11 @@ def _streamed(state: ClusterState, tablet: Tablet) -> tuple[int, list[Place], li
     """The weight of a transition, the shards that it reads from and those that it writes to."""
     transition = tablet.transition
     assert transition is not None, "only transitions stream"
-    weight = KINDS[transition.kind].weight
+    kind = kind_of(transition)
     alive = [(one.node, one.shard) for one in tablet.replicas if not is_dead(state.nodes[one.node])]
-    if transition.kind == REPAIR.name:
-        return weight, alive, alive
+    if not kind.exchanges:
+        return kind.weight, alive, alive
     source, target = leaving(tablet), pending(tablet)
-    if transition.kind in (MIGRATION.name, INTRANODE.name) and source is not None:
+    if kind.giver is Giver.LEAVING and source is not None:
         alive = [(source.node, source.shard)]
-    return weight, alive, [] if target is None else [(target.node, target.shard)]
+    return kind.weight, alive, [] if target is None else [(target.node, target.shard)]

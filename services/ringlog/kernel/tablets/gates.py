@@ -26,7 +26,6 @@ from ringlog.kernel.tablets.groups import is_dead, streams_of
 from ringlog.kernel.tablets.map import Tablet, TabletMap, Transition
 from ringlog.kernel.tablets.stages import (
     ALLOW,
-    KINDS,
     REBUILD_REPAIR,
     SALVAGED,
     STAGES,
@@ -35,6 +34,7 @@ from ringlog.kernel.tablets.stages import (
     WRITE_BOTH_READ_OLD,
     StageWork,
     is_salvage,
+    kind_of,
     leaving,
     nodes_of,
     pending,
@@ -69,7 +69,7 @@ def _gate_of_salvage(tablets: TabletMap, tablet: Tablet, transition: Transition,
     old, needs = nodes_of(tablet.replicas), list[GateNeed]()
     if transition.stage == SALVAGED:
         needs = [GateNeed(*where, "old", nodes[node].datacenter, (node,), 1) for node in _living(old, nodes)]
-        if not KINDS[transition.kind].admits_loss:
+        if not kind_of(transition).admits_loss:
             gone = tuple([node for node in old if nodes[node].state == "left"])
             needs += needs_of(nodes, where, "old", old, frozenset(gone), gone, as_one=True)
     return Gate(where[0], transition.stage, transition.stage_epoch, nodes_of(transition.next), tuple(needs))

@@ -19,12 +19,11 @@ from ringlog.kernel.state import ClusterState, Node, RangeGroup, Replica, Table
 from ringlog.kernel.swift import maker_of
 from ringlog.kernel.tablets.map import Tablet, TabletMap, TabletReplica
 from ringlog.kernel.tablets.stages import (
-    INTRANODE,
-    KINDS,
     SALVAGING,
     STAGES,
     Side,
     is_salvage,
+    kind_of,
     nodes_of,
     pending,
     readers,
@@ -104,12 +103,12 @@ def streams_of(tablet: Tablet, nodes: Mapping[NodeId, Node], anywhere: bool) -> 
     transition = tablet.transition
     assert transition is not None, "rows move in a transition"
     coming = pending(tablet)
-    if transition.kind == INTRANODE.name and coming is not None:
+    if kind_of(transition).within_node and coming is not None:
         return ((coming.node, coming.node),)
     old, new = nodes_of(tablet.replicas), nodes_of(transition.next)
     if is_salvage(transition):
         others = [node for node in old if not is_dead(nodes[node]) and node not in new]
-        if not KINDS[transition.kind].admits_loss and not has_majority(old, nodes):
+        if not kind_of(transition).admits_loss and not has_majority(old, nodes):
             others = [NOBODY]
         return tuple((one, target) for target in new for one in others or [target])
     dead = frozenset(node for node in {*old, *new} if is_dead(nodes[node]))

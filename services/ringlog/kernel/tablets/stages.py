@@ -52,6 +52,16 @@ from ringlog.kernel.tablets.map import Tablet, TabletReplica, Transition
 from ringlog.kernel.values import NodeId
 
 
+class Giver(Enum):
+    """Who has the rows that a transition brings."""
+
+    LEAVING = "leaving"
+    """The one whose place is taken."""
+    OTHERS = "others"
+    """Those who are there before and after."""
+    SURVIVORS = "survivors"
+
+
 class Side(Enum):
     """Which replicas serve."""
 
@@ -132,41 +142,54 @@ SETTLED: Final = "settled"
 
 @dataclass(frozen=True, slots=True)
 class TransitionKind:
-    """A kind of transition: its stages, what it weighs in the limits on streaming, and whether it goes on with who is
-    alive, however few.
+    """A kind of transition: its stages, who gives the rows, what it weighs in the limits on streaming.
+
+    ``within_node``: only the shard changes. ``admits_loss``: it goes on with who is alive, however few.
     """
 
     name: str
     stages: tuple[str, ...]
+    giver: Giver
     weight: int = 1
+    within_node: bool = False
     admits_loss: bool = False
+
+    @property
+    def exchanges(self) -> bool:
+        """True if its tablet has other replicas afterwards."""
+        return STAGES[self.stages[-1]].settles is Side.NEXT
 
 
 _MOVE: Final = (ALLOW, WRITE_BOTH_READ_OLD, STREAMING, WRITE_BOTH_READ_NEW, USE_NEW, CLEANUP, END_MIGRATION)
 
-MIGRATION: Final = TransitionKind("migration", _MOVE)
-INTRANODE: Final = TransitionKind("intranode_migration", _MOVE)
-REBUILD: Final = TransitionKind("rebuild", _MOVE)
-REBUILD_V2: Final = TransitionKind("rebuild_v2", (*_MOVE[:2], REBUILD_REPAIR, *_MOVE[2:]), 2)
-REPAIR: Final = TransitionKind("repair", (REPAIRING, END_REPAIR), 2)
-SALVAGE: Final = TransitionKind("salvage", (SALVAGING, SALVAGED, END_SALVAGE))
-LOSSY_SALVAGE: Final = TransitionKind("lossy_salvage", SALVAGE.stages, admits_loss=True)
+MIGRATION: Final = TransitionKind("migration", _MOVE, Giver.LEAVING)
+INTRANODE: Final = TransitionKind("intranode_migration", _MOVE, Giver.LEAVING, within_node=True)
+REBUILD: Final = TransitionKind("rebuild", _MOVE, Giver.OTHERS)
+REBUILD_V2: Final = TransitionKind("rebuild_v2", (*_MOVE[:2], REBUILD_REPAIR, *_MOVE[2:]), Giver.OTHERS, 2)
+REPAIR: Final = TransitionKind("repair", (REPAIRING, END_REPAIR), Giver.OTHERS, 2)
+SALVAGE: Final = TransitionKind("salvage", (SALVAGING, SALVAGED, END_SALVAGE), Giver.SURVIVORS)
+LOSSY_SALVAGE: Final = TransitionKind("lossy_salvage", SALVAGE.stages, Giver.SURVIVORS, admits_loss=True)
 """These two are those of a reset: nobody asks for one tablet's."""
 
 KINDS: Final[dict[str, TransitionKind]] = {
     kind.name: kind for kind in (MIGRATION, INTRANODE, REBUILD, REBUILD_V2, REPAIR, SALVAGE, LOSSY_SALVAGE)
 }
 
-ASKED: Final = tuple(name for name, kind in KINDS.items() if kind.stages != SALVAGE.stages)
+ASKED: Final = tuple(name for name, kind in KINDS.items() if kind.giver is not Giver.SURVIVORS)
 """The kinds that somebody may ask for."""
 
 STREAMING_STAGES: Final = (ALLOW, WRITE_BOTH_READ_OLD, REBUILD_REPAIR, STREAMING, REPAIRING)
 """Stages of transitions that count in the limits on streaming."""
 
 
+def kind_of(transition: Transition) -> TransitionKind:
+    """The row of a transition's kind."""
+    return KINDS[transition.kind]
+
+
 def next_stage(transition: Transition) -> str:
     """The stage that follows, or ``SETTLED``."""
-    stages = _BACK if transition.stage in _BACK else KINDS[transition.kind].stages
+    stages = _BACK if transition.stage in _BACK else kind_of(transition).stages
     place = stages.index(transition.stage) + 1
     return stages[place] if place < len(stages) else SETTLED
 
@@ -226,6 +249,8 @@ def _only(these: tuple[TabletReplica, ...], those: tuple[TabletReplica, ...]) ->
 def _check() -> None:
     """What the rest takes for granted of the rows."""
     for kind in KINDS.values():
+        assert not kind.within_node or kind.giver is Giver.LEAVING, "a shard gives to another what it has"
+        assert not kind.admits_loss or kind.giver is Giver.SURVIVORS, "nobody else goes on without rows"
         rows = [STAGES[name] for name in kind.stages]
         assert all((row.settles is not None) == (row is rows[-1]) for row in rows), "the last stage settles, no other"
         for row in rows:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ringlog.kernel.outcome import Accepted, EntryContext, Rejected
 from ringlog.kernel.state import ClusterState, advance
-from ringlog.kernel.zones.model import HIGH_AVAILABILITY, Zone, ZoneLink, ZonePartition, ZoneStep, partition_key
+from ringlog.kernel.zones.model import Zone, ZoneLink, ZonePartition, ZoneStep, mode_of, partition_key
 
 
 def zone_named(state: ClusterState, name: str) -> Zone | Rejected:
@@ -29,8 +29,8 @@ def new_partition(zone: Zone, number: int, stable: ZoneStep | None, context: Ent
 
 
 def with_chain(partition: ZonePartition, zone: Zone, context: EntryContext) -> ZonePartition:
-    """The partition with a chain exactly if its zone is highly available."""
-    wanted = zone.mode == HIGH_AVAILABILITY and partition.stable is not None
+    """The partition with a chain exactly if its zone resets itself."""
+    wanted = mode_of(zone).resets_itself and partition.stable is not None
     if wanted == bool(partition.chain):
         return partition
     nodes = () if partition.stable is None else partition.stable.nodes

@@ -25,7 +25,7 @@ from typing import Any, Final
 import numpy as np
 
 from ringlog.kernel.state import ClusterState, Node
-from ringlog.kernel.zones.model import HIGH_AVAILABILITY, Zone, ZonePartition, ZoneStep
+from ringlog.kernel.zones.model import Zone, ZonePartition, ZoneStep, mode_of
 from ringlog.kernel.zones.queue import step_of
 
 Numbers = np.ndarray[Any, np.dtype[np.uint64]]
@@ -73,10 +73,11 @@ def targets(
 ) -> list[ZoneStep | None]:
     """Where partitions ``numbers``, which have ``stable``, belong; None: there is no node to have it.
 
-    Under high availability a node that is down does not come newly; one that has the partition keeps it (``kept``).
+    Where the mode asks the living, a node that is down does not come newly; one that has the partition keeps it: see
+    ``kept``.
     """
     chosen = ranked(zone, data_nodes(state, zone), numbers)
-    if zone.mode == HIGH_AVAILABILITY:
+    if mode_of(zone).asks_the_living:
         had = [frozenset(() if have is None else have.nodes) for have in stable]
         chosen = [
             [node for node in order if is_alive(state, node) or node in have]

@@ -29,9 +29,27 @@ from typing import Annotated, Final
 from ringlog.kernel.declared import part
 from ringlog.kernel.values import Epoch
 
+
+@dataclass(frozen=True, slots=True)
+class ZoneMode:
+    """How the partitions of a zone are kept.
+
+    ``resets_itself``: one that has lost its majority begins anew from who is left, with what that may lose; so a chain
+    says who had it. ``asks_the_living``: a node that is down does not come newly, so targets follow who is alive.
+    """
+
+    name: str
+    resets_itself: bool = False
+    asks_the_living: bool = False
+
+
 STRONG: Final = "strong"
 HIGH_AVAILABILITY: Final = "high_availability"
-MODES: Final = (STRONG, HIGH_AVAILABILITY)
+MODES: Final[dict[str, ZoneMode]] = {
+    mode.name: mode
+    for mode in (ZoneMode(STRONG), ZoneMode(HIGH_AVAILABILITY, resets_itself=True, asks_the_living=True))
+}
+"""By name; code that must distinguish modes asks the row."""
 
 PARTITIONS_MAX: Final = 65_000
 REPLICAS_MAX: Final = 64
@@ -61,6 +79,11 @@ class Zone:
     cause: Annotated[Epoch, "The epoch of the change that the data nodes follow from; 0: of the zone itself."]
     changed: Annotated[Epoch, "The epoch that last changed what the assignments follow from."]
     moving: Annotated[int, "How many of its partitions have something pending."]
+
+
+def mode_of(zone: Zone) -> ZoneMode:
+    """The row of a zone's mode."""
+    return MODES[zone.mode]
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from immutables import Map
 from ringlog.kernel.state import ClusterState, Node, in_order
 from ringlog.kernel.values import Epoch, NodeId, StreamReport
 from ringlog.kernel.zones.change import partitions_of
-from ringlog.kernel.zones.model import HIGH_AVAILABILITY, Zone, ZonePartition
+from ringlog.kernel.zones.model import Zone, ZonePartition, mode_of
 from ringlog.kernel.zones.resets import can_go_on, members
 from ringlog.node.protocol.followers import Step, step_of
 from ringlog.protocol.tablet_steps import NOTHING
@@ -71,7 +71,7 @@ class Member:
     def _concerned(self, state: ClusterState) -> Iterator[tuple[Zone, ZonePartition]]:
         """The partitions that this node may have to say something of."""
         for _, zone in in_order(state.zones):
-            if not zone.moving and zone.mode != HIGH_AVAILABILITY:
+            if not (zone.moving or mode_of(zone).resets_itself):
                 continue
             for one in partitions_of(state, zone):
                 if self._node in members(one):
@@ -88,7 +88,7 @@ class Member:
             if word:
                 length = self._replicas.log(one) if word == HAS else 0
                 yield StreamReport(self._node, session(one, word), length, NOTHING)
-            lost = zone.mode == HIGH_AVAILABILITY and one.reached is not None and not can_go_on(state, zone, one)
+            lost = mode_of(zone).resets_itself and one.reached is not None and not can_go_on(state, zone, one)
             if lost and self._node in members(one):
                 yield StreamReport(self._node, session(one, COPY), self._replicas.log(one), NOTHING)
 
