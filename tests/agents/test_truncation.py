@@ -13,14 +13,9 @@ from ringlog.agents.snapshots import SnapshotSteps, SnapshotThread
 from ringlog.agents.truncation import LogEnds
 from ringlog.kernel.commands.cluster import Noop
 from ringlog.kernel.commands.snapshots import TakeSnapshot
-from ringlog.kernel.commands.truncation import (
-    ConfirmSnapshot,
-    RecordArchive,
-    TruncateLog,
-    confirmed_snapshots,
-    is_known,
-)
+from ringlog.kernel.commands.truncation import ConfirmSnapshot, RecordArchive, TruncateLog, is_known
 from ringlog.kernel.encoding import digest
+from ringlog.kernel.log_ends import confirmed_snapshots
 from ringlog.kernel.values import Command
 from ringlog.log.archive import Archive
 from ringlog.log.archive_places import ArchivePlace, place_of

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from ringlog.client.recovering import RecoveryPlan, RecoveryRefused, fill, planned, read_back, store_again
 from ringlog.kernel.commands.cluster import Noop
 from ringlog.kernel.commands.recovery import LeaveRecovery
-from ringlog.kernel.commands.truncation import ARCHIVED, RecordArchive, allowed_begin
+from ringlog.kernel.commands.truncation import RecordArchive
 from ringlog.kernel.encoding import encoded_parts
+from ringlog.kernel.log_ends import ARCHIVED, allowed_begin
 from ringlog.kernel.service import in_recovery
 from ringlog.log.archive import Archive, extended, whole
 from ringlog.log.beginning import Beginning, SnapshotTopic

@@ -14,9 +14,10 @@ from immutables import Map
 from ringlog.client.recovering import RecoveryPlan, planned, rebuild
 from ringlog.kernel.commands.cluster import InitializeCluster, Noop
 from ringlog.kernel.commands.recovery import EnterRecovery, ForcedPart, ForceState, LeaveRecovery
-from ringlog.kernel.commands.truncation import ARCHIVED, RecordArchive, allowed_begin
+from ringlog.kernel.commands.truncation import RecordArchive
 from ringlog.kernel.encoding import digest, encoded_parts
 from ringlog.kernel.fold import fold
+from ringlog.kernel.log_ends import ARCHIVED, allowed_begin
 from ringlog.kernel.service import in_recovery
 from ringlog.kernel.values import Command
 from ringlog.log.archive import Archive, extended, whole

@@ -17,8 +17,9 @@ import pytest
 
 from ringlog.client.coordinator import Coordinator
 from ringlog.kernel.commands.nodes import DeclareDown, DeclareUp
-from ringlog.kernel.commands.pauses import SPLITS, PauseChanges
+from ringlog.kernel.commands.pauses import PauseChanges
 from ringlog.kernel.commands.tablets import MigrateTablets, RevertTablets, TabletMigration, TabletRevert
+from ringlog.kernel.modes import SPLITS
 from ringlog.kernel.tablets.stages import (
     KINDS,
     MIGRATION,

@@ -14,7 +14,7 @@ from ringlog.agents.status import StatusReader
 from ringlog.client.results import AppliedResult
 from ringlog.kernel.commands.cluster import Noop
 from ringlog.kernel.commands.snapshots import TakeSnapshot
-from ringlog.kernel.commands.truncation import confirmed_snapshots
+from ringlog.kernel.log_ends import confirmed_snapshots
 from ringlog.log.agreement import EVIDENCE
 from ringlog.stack import StackInfo
 

@@ -22,8 +22,9 @@ from ringlog.client.results import AppliedResult
 from ringlog.kernel.commands.cluster import Noop
 from ringlog.kernel.commands.recovery import LeaveRecovery
 from ringlog.kernel.commands.snapshots import TakeSnapshot
-from ringlog.kernel.commands.truncation import ConfirmSnapshot, allowed_begin
+from ringlog.kernel.commands.truncation import ConfirmSnapshot
 from ringlog.kernel.encoding import digest
+from ringlog.kernel.log_ends import allowed_begin
 from ringlog.kernel.service import in_recovery
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Command

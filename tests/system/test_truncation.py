@@ -23,8 +23,8 @@ from ringlog.client.client import Client
 from ringlog.client.results import AppliedResult
 from ringlog.client.watch import MetadataWatch
 from ringlog.kernel.commands.cluster import Noop
-from ringlog.kernel.commands.truncation import ARCHIVED, allowed_begin, confirmed_snapshots
 from ringlog.kernel.encoding import digest
+from ringlog.kernel.log_ends import ARCHIVED, allowed_begin, confirmed_snapshots
 from ringlog.kernel.state import ClusterState
 from ringlog.log.errors import LogTruncated, ReplicaHalted
 from ringlog.log.kafka import KafkaLog, KafkaTail

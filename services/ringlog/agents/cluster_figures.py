@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from ringlog.kernel.commands.truncation import ARCHIVED, TRUNCATED, confirmed_snapshots
+from ringlog.kernel.log_ends import ARCHIVED, TRUNCATED, confirmed_snapshots
 from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.service import in_recovery, read_group
 from ringlog.kernel.state import NODE_STATES, ClusterState

@@ -23,8 +23,9 @@ from typing import Any, Final
 
 from ringlog.agents.truncation import LogEnds
 from ringlog.kernel.commands.snapshots import is_mark
-from ringlog.kernel.commands.truncation import ConfirmSnapshot, allowed_begin, is_known
+from ringlog.kernel.commands.truncation import ConfirmSnapshot, is_known
 from ringlog.kernel.encoding import digest
+from ringlog.kernel.log_ends import allowed_begin
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Command, Epoch, Micros
 from ringlog.log.beginning import SnapshotTopic

@@ -19,8 +19,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ringlog.kernel.commands.truncation import ARCHIVED, TRUNCATED, RecordArchive
+from ringlog.kernel.commands.truncation import RecordArchive
 from ringlog.kernel.encoding import digest
+from ringlog.kernel.log_ends import ARCHIVED, TRUNCATED
 from ringlog.kernel.state import ClusterState, LogBound
 from ringlog.kernel.values import Epoch
 from ringlog.log.archive import Archive, SegmentHead, grown

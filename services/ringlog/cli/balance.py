@@ -13,7 +13,8 @@ from ringlog.cli.connection import Bootstrap, Cluster, Json, fail, out, resolve
 from ringlog.cli.drawing import draw
 from ringlog.cli.submitting import Reason, asks
 from ringlog.cli.verbs import looked, looks, newest, show_table
-from ringlog.kernel.commands.pauses import BALANCING, SPLITS, PauseChanges, ResumeChanges
+from ringlog.kernel.commands.pauses import PauseChanges, ResumeChanges
+from ringlog.kernel.modes import BALANCING, SPLITS
 from ringlog.operator import tablets as views
 from ringlog.operator.balance_film import film_of
 from ringlog.operator.balancing import BalancerView, heard, look

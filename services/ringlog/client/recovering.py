@@ -27,10 +27,11 @@ from typing import Final
 from ringlog.client.errors import ClientError
 from ringlog.client.recovery_place import FoundLog, RecoveryPlace
 from ringlog.kernel.commands.recovery import EnterRecovery, ForcedPart, ForceState
-from ringlog.kernel.commands.truncation import ARCHIVED, RecordArchive, TruncateLog, allowed_begin
+from ringlog.kernel.commands.truncation import RecordArchive, TruncateLog
 from ringlog.kernel.encoding import digest
 from ringlog.kernel.fold import fold
 from ringlog.kernel.invariants.check import violations
+from ringlog.kernel.log_ends import ARCHIVED, allowed_begin
 from ringlog.kernel.outcome import OutcomeKind
 from ringlog.kernel.service import in_recovery
 from ringlog.kernel.state import ClusterState

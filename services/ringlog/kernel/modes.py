@@ -7,7 +7,7 @@ and checked, by ``kernel.invariants``.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Final
 
 from ringlog.kernel.values import Epoch, Micros, NodeId
 
@@ -28,6 +28,22 @@ class Pause:
     of: str
     reason: str
     since: Epoch
+
+
+ALL: Final = "all"
+BALANCING: Final = "balancing"
+SPLITS: Final = "splits"
+REPAIRS: Final = "repairs"
+SCHEMA: Final = "schema"
+TOPOLOGY: Final = "topology"
+SCOPES: Final = (ALL, SCHEMA, TOPOLOGY, BALANCING, REPAIRS, SPLITS)
+LIMITED: Final = (BALANCING, REPAIRS, SPLITS)
+"""Scopes that can be those of a keyspace or a table."""
+
+
+def pause_key(scope: str, of: str) -> str:
+    """Under what a pause is kept."""
+    return f"{scope}/{of}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,8 @@ MEMBER: Final = "member"
 LEAVING: Final = "leaving"
 GONE: Final = "gone"
 """No stage: the node is in no group any more."""
+EXCLUDED_MAX: Final = 1_000
+"""Nodes that are to be no members: more would not fit beside their names in one answer."""
 
 STAGES: Final = (JOINING, MEMBER, LEAVING)
 GATED: Final = (MEMBER, GONE)

@@ -61,6 +61,8 @@ V = TypeVar("V")
 
 
 NODE_STATES = ("none", "joining", "normal", "moving", "leaving", "left")
+NO_MEMBER = ("none", "left")
+"""The states of nodes that are no members, and do not become any."""
 
 
 @dataclass(frozen=True, slots=True)

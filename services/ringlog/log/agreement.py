@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Final
 
 from ringlog.kernel.commands.snapshots import is_mark
-from ringlog.kernel.commands.truncation import confirmed_snapshots
 from ringlog.kernel.encoding import digest, encoded_parts
+from ringlog.kernel.log_ends import confirmed_snapshots
 from ringlog.kernel.outcome import Entry, Outcome, UnreadableEntry
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Epoch

@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
-from ringlog.kernel.commands.truncation import allowed_begin
+from ringlog.kernel.log_ends import allowed_begin
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Epoch, Micros
 from ringlog.log.errors import (

@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ringlog.kernel.commands.snapshots import is_mark
-from ringlog.kernel.commands.truncation import allowed_begin
 from ringlog.kernel.history import lies_beside
+from ringlog.kernel.log_ends import allowed_begin
 from ringlog.kernel.outcome import Entry, OutcomeKind
 from ringlog.kernel.state import ClusterState
 from ringlog.log.beginning import Beginning

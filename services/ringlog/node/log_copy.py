@@ -27,8 +27,8 @@ from struct import Struct
 from typing import Final
 
 from ringlog.kernel.commands.snapshots import is_mark
-from ringlog.kernel.commands.truncation import confirmed_snapshots
 from ringlog.kernel.encoding import digest
+from ringlog.kernel.log_ends import confirmed_snapshots
 from ringlog.kernel.values import Epoch
 from ringlog.log.copied import LogCopy
 from ringlog.log.errors import CopyDamaged, LogForked, ReplicaHalted, SnapshotRefused

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import astuple, dataclass
 
-from ringlog.kernel.commands.truncation import ARCHIVED
 from ringlog.kernel.encoding import digest
+from ringlog.kernel.log_ends import ARCHIVED
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Epoch
 from ringlog.log.archive import Archive, SegmentHead, whole

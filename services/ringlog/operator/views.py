@@ -10,7 +10,6 @@ from dataclasses import asdict
 from typing import Any
 
 from ringlog.agents.status import AgentView
-from ringlog.kernel.commands.features import NO_MEMBER
 from ringlog.kernel.generations.describe import size_of
 from ringlog.kernel.generations.requests import IN_PROGRESS
 from ringlog.kernel.operations.failures import stopped_by
@@ -19,7 +18,7 @@ from ringlog.kernel.operations.stages import in_flight, is_ended
 from ringlog.kernel.ownership.placements import placement_of_keyspace
 from ringlog.kernel.service import in_recovery, read_group, wanted_size
 from ringlog.kernel.settings import SETTINGS, setting
-from ringlog.kernel.state import ClusterState, GlobalRequest, Operation, Replica, in_order
+from ringlog.kernel.state import NO_MEMBER, ClusterState, GlobalRequest, Operation, Replica, in_order
 from ringlog.kernel.values import Micros
 from ringlog.log.retention import FOR_EVER, Retention
 from ringlog.operator.replication import replication_json

@@ -13,8 +13,9 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ringlog.kernel.commands.keyspaces import AlterKeyspace
-from ringlog.kernel.commands.pauses import BALANCING, SPLITS, PauseChanges, ResumeChanges
+from ringlog.kernel.commands.pauses import PauseChanges, ResumeChanges
 from ringlog.kernel.commands.resizes import DecideResize
+from ringlog.kernel.modes import BALANCING, SPLITS
 from ringlog.kernel.values import CdcOptions, Replication
 from ringlog.sim import faults, respelling, truncating
 from ringlog.sim.actors.cdc_job import SECOND_HOST

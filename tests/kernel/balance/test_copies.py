@@ -14,9 +14,10 @@ from ringlog.kernel.commands.cluster import ChangeSettings
 from ringlog.kernel.commands.keyspaces import AlterKeyspace
 from ringlog.kernel.commands.movements import Assassinate
 from ringlog.kernel.commands.nodes import DeclareDown
-from ringlog.kernel.commands.pauses import BALANCING, PauseChanges
+from ringlog.kernel.commands.pauses import PauseChanges
 from ringlog.kernel.commands.tablets import MigrateTablets
 from ringlog.kernel.invariants.check import violations
+from ringlog.kernel.modes import BALANCING
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import DatacenterReplication, Replication
 from ringlog.operator.tablets import explained, explanation

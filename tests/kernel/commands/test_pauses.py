@@ -7,10 +7,11 @@ import pytest
 from ringlog.kernel.balance.advice import advise
 from ringlog.kernel.commands.keyspaces import DropKeyspace
 from ringlog.kernel.commands.movements import Assassinate, Leave
-from ringlog.kernel.commands.pauses import SCOPES, PauseChanges, ResumeChanges
+from ringlog.kernel.commands.pauses import PauseChanges, ResumeChanges
 from ringlog.kernel.commands.tablets import MigrateTablets, TabletMigration
 from ringlog.kernel.decide import decide
 from ringlog.kernel.encoding import digest
+from ringlog.kernel.modes import SCOPES
 from ringlog.kernel.outcome import Accepted, Decision, EntryContext, Rejected
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.swift import replaced

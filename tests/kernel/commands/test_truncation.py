@@ -8,16 +8,11 @@ import pytest
 
 from ringlog.kernel.commands.cluster import Noop
 from ringlog.kernel.commands.snapshots import TakeSnapshot
-from ringlog.kernel.commands.truncation import (
-    ConfirmSnapshot,
-    RecordArchive,
-    TruncateLog,
-    allowed_begin,
-    confirmed_snapshots,
-)
+from ringlog.kernel.commands.truncation import ConfirmSnapshot, RecordArchive, TruncateLog
 from ringlog.kernel.encoding import encoded_parts
 from ringlog.kernel.fold import fold
 from ringlog.kernel.history import state_id_at
+from ringlog.kernel.log_ends import allowed_begin, confirmed_snapshots
 from ringlog.kernel.outcome import OutcomeKind
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Command

@@ -26,9 +26,10 @@ from ringlog.kernel.balance.plan import make_plan
 from ringlog.kernel.balance.reports import ReportBasis
 from ringlog.kernel.balance.sizing import NONE, Hints, Resizing, Sized, decide_resizes
 from ringlog.kernel.balance.source import limits_of, picture_of
-from ringlog.kernel.commands.pauses import BALANCING, SPLITS, pause_of
+from ringlog.kernel.commands.pauses import pause_of
 from ringlog.kernel.commands.resizes import DecideResize
 from ringlog.kernel.commands.tablets import TABLETS_MAX, MigrateTablets, Shard, TabletMigration, admissible
+from ringlog.kernel.modes import BALANCING, SPLITS
 from ringlog.kernel.settings import setting
 from ringlog.kernel.state import ClusterState, in_order
 from ringlog.kernel.tablets.map import TabletMap

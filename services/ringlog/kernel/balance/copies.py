@@ -18,7 +18,8 @@ from typing import Final
 import numpy as np
 
 from ringlog.kernel.balance.model import FEWER, MORE, NOWHERE, REBUILD, Migration, Place
-from ringlog.kernel.commands.pauses import BALANCING, pause_of
+from ringlog.kernel.commands.pauses import pause_of
+from ringlog.kernel.modes import BALANCING
 from ringlog.kernel.state import ClusterState, Node, in_order
 from ringlog.kernel.tablets.groups import is_dead
 from ringlog.kernel.tablets.map import Tablet, TabletMap

@@ -19,7 +19,8 @@ from ringlog.kernel.balance.model import (
     TabletGroup,
 )
 from ringlog.kernel.balance.sizing import MERGE
-from ringlog.kernel.commands.pauses import BALANCING, pause_of
+from ringlog.kernel.commands.pauses import pause_of
+from ringlog.kernel.modes import BALANCING
 from ringlog.kernel.settings import setting
 from ringlog.kernel.state import ClusterState, Node, in_order
 from ringlog.kernel.tablets.map import TabletMap, TabletReplica, Transition

@@ -16,16 +16,13 @@ from typing import Annotated, Final
 
 from ringlog.kernel.commands.rules import NAME_RULE, broken_field
 from ringlog.kernel.outcome import Accepted, Decision, EntryContext, Rejected
-from ringlog.kernel.state import ClusterState, Feature, advance, in_order
+from ringlog.kernel.state import NO_MEMBER, ClusterState, Feature, advance, in_order
 from ringlog.kernel.values import Command, is_name
 
 CODES: Final = {
     "feature_missing": "A feature is enabled that the node does not support.",
     "feature_unsupported": "A node that is a member, or becomes one, does not support the feature.",
 }
-
-NO_MEMBER: Final = ("none", "left")
-"""The states of nodes that are no members, and do not become any."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,22 +26,13 @@ from typing import Annotated, Final
 from ringlog.kernel.commands import functions, keyspaces, movements, schema, schema_batch, user_types, views
 from ringlog.kernel.commands.rules import REASON_LENGTH_MAX
 from ringlog.kernel.commands.tablets import MigrateTablets
+from ringlog.kernel.modes import ALL, LIMITED, REPAIRS, SCHEMA, SCOPES, TOPOLOGY, pause_key
 from ringlog.kernel.outcome import Accepted, Decision, EntryContext, Rejected
 from ringlog.kernel.state import ClusterState, Pause, advance
 from ringlog.kernel.tablets.stages import KINDS
 from ringlog.kernel.values import Before, Command
 
 CODES: Final = {"changes_paused": "Operators hold up changes of this kind until they resume them."}
-
-ALL: Final = "all"
-BALANCING: Final = "balancing"
-SPLITS: Final = "splits"
-REPAIRS: Final = "repairs"
-SCHEMA: Final = "schema"
-TOPOLOGY: Final = "topology"
-SCOPES: Final = (ALL, SCHEMA, TOPOLOGY, BALANCING, REPAIRS, SPLITS)
-LIMITED: Final = (BALANCING, REPAIRS, SPLITS)
-"""Scopes that can be those of a keyspace or a table."""
 
 _SCHEMA_FAMILIES: Final = tuple(
     family.__name__ for family in (keyspaces, schema, user_types, views, functions, schema_batch)
@@ -87,11 +78,6 @@ def decide_resume_changes(state: ClusterState, command: ResumeChanges, context: 
         if pause_key(scope, command.of) in pauses:
             pauses = pauses.delete(pause_key(scope, command.of))
     return Accepted(state if pauses is state.pauses else advance(state, context.epoch, pauses=pauses))
-
-
-def pause_key(scope: str, of: str) -> str:
-    """Under what a pause is kept."""
-    return f"{scope}/{of}"
 
 
 def pause_of(state: ClusterState, scope: str, table: str = "") -> Pause | None:

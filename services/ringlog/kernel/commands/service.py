@@ -21,6 +21,7 @@ from typing import Annotated, Final
 from ringlog.kernel.commands.rules import bad_witnesses, broken_field
 from ringlog.kernel.outcome import Accepted, Decision, EntryContext, Rejected
 from ringlog.kernel.service import (
+    EXCLUDED_MAX,
     GONE,
     JOINING,
     LEAVING,
@@ -45,9 +46,6 @@ CODES: Final = {
     "service_changing": "Another node is on its way into the metadata service, or out of it.",
     "wrong_service_step": "It is not the next step of the metadata service.",
 }
-
-EXCLUDED_MAX: Final = 1_000
-"""Nodes that are to be no members: more would not fit beside their names in one answer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,8 +27,9 @@ from typing import Annotated, Final
 from ringlog.kernel.commands.rules import NAME_RULE, broken_field
 from ringlog.kernel.commands.snapshots import STORED_MAX
 from ringlog.kernel.history import contradicts
+from ringlog.kernel.log_ends import ARCHIVED, TRUNCATED, allowed_begin, confirmed_snapshots
 from ringlog.kernel.outcome import Accepted, Decision, EntryContext, Rejected
-from ringlog.kernel.state import ClusterState, LogBound, TakenSnapshot, advance
+from ringlog.kernel.state import ClusterState, LogBound, advance
 from ringlog.kernel.values import Command, Epoch, is_name
 
 CODES: Final = {
@@ -39,10 +40,6 @@ CODES: Final = {
     "snapshot_unknown": "No snapshot was asked for at that epoch, or its mark is forgotten.",
     "truncation_uncovered": "No confirmed snapshot covers what would be deleted.",
 }
-
-ARCHIVED: Final = "archived"
-TRUNCATED: Final = "truncated"
-"""Names of bounds."""
 
 WITNESSES_MIN: Final = 2
 WITNESSES_MAX: Final = 8
@@ -152,17 +149,6 @@ def decide_truncate_log(state: ClusterState, command: TruncateLog, context: Entr
         held = f"the archive holds epochs up to {archived.epoch}"
         return Rejected("archive_behind", f"below_epoch: {held}, and {first.epoch - 1} would be the last to go")
     return Accepted(advance(state, context.epoch, log_bounds=state.log_bounds.set(TRUNCATED, bound)))
-
-
-def confirmed_snapshots(state: ClusterState) -> tuple[TakenSnapshot, ...]:
-    """The marks that two readers have confirmed, by epoch."""
-    return tuple(sorted((one for one in state.snapshots.values() if one.witnesses), key=lambda one: one.epoch))
-
-
-def allowed_begin(state: ClusterState) -> int:
-    """The offset below which records may be deleted: where the log begins at most."""
-    bound = state.log_bounds.get(TRUNCATED)
-    return 0 if bound is None else bound.position
 
 
 def is_known(state: ClusterState, command: Command) -> bool:

@@ -6,17 +6,16 @@ from collections import Counter
 from itertools import pairwise
 from operator import attrgetter
 
-from ringlog.kernel.commands.features import NO_MEMBER
-from ringlog.kernel.commands.pauses import SCOPES, pause_key
-from ringlog.kernel.commands.truncation import ARCHIVED, TRUNCATED, allowed_begin, confirmed_snapshots
 from ringlog.kernel.counts import COUNTS_MAX
 from ringlog.kernel.history import state_id_at
 from ringlog.kernel.invariants.shape import Details, invariant, news
+from ringlog.kernel.log_ends import ARCHIVED, TRUNCATED, allowed_begin, confirmed_snapshots
+from ringlog.kernel.modes import SCOPES, pause_key
 from ringlog.kernel.schema.stored import stored_names
 from ringlog.kernel.schema.user_types import used_in
 from ringlog.kernel.schema.users import types_of
 from ringlog.kernel.settings import SETTINGS, broken_setting, setting
-from ringlog.kernel.state import EMPTY_STATE, NODE_STATES, PARTS, ClusterState, in_order
+from ringlog.kernel.state import EMPTY_STATE, NO_MEMBER, NODE_STATES, PARTS, ClusterState, in_order
 from ringlog.kernel.tables import TableIndex, View
 from ringlog.kernel.values import is_token, is_uuid
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from ringlog.kernel.commands.service import EXCLUDED_MAX
 from ringlog.kernel.invariants.cluster import OWNING
 from ringlog.kernel.invariants.shape import Details, invariant, news
-from ringlog.kernel.service import MEMBER, SIZE_MAX, STAGES, read_group
+from ringlog.kernel.service import EXCLUDED_MAX, MEMBER, SIZE_MAX, STAGES, read_group
 from ringlog.kernel.state import ClusterState
 
 
