@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 
 from ringlog.agents.exits import End
+from ringlog.agents.shells.following import FollowingThread
 from ringlog.agents.shells.role import RoleThread
 from ringlog.client.direct import DirectAuthor
 from ringlog.client.founding import found
@@ -68,3 +69,27 @@ def test_stop_returns_when_the_work_that_still_prepared_has_ended(tmp_path: Path
     assert not stopper.is_alive()
     assert "not acknowledged" in worker.why
     assert worker.ends == []
+
+
+class Follower(FollowingThread):
+    """Has nothing to do."""
+
+    role = "follower"
+
+    def work(self) -> None:
+        raise AssertionError("it is not started")
+
+    def handled_epoch(self) -> int:
+        return 0
+
+
+def test_faust_rests_where_the_replica_reads_and_hears_how_far_the_role_is(tmp_path: Path) -> None:
+    acknowledged: list[int] = []
+    settings = ProcessSettings(bootstrap_servers=NOBODY, cluster="c", data_dir=tmp_path)
+    worker = Follower(settings, acknowledged.append, lambda _: None)
+    worker.producer.close(0.1)
+    assert not worker.offer(0, b"an entry")
+    assert not worker._inbox
+    for position in (0, 3, 3, 2, 7):
+        worker.passed(position)
+    assert acknowledged == [2, 6]

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from confluent_kafka import Consumer, TopicPartition
 from prometheus_client.parser import text_string_to_metric_families
 
 from ringlog.client.client import Client
@@ -211,6 +212,18 @@ class AgentsWorld:
                 tail.close()
             return found
         finally:
+            log.close()
+
+    def await_acknowledged(self, role: str, spec: TopicSpec) -> None:
+        """Wait until faust has acknowledged all that is in the topic of a role now."""
+        group = Consumer({"bootstrap.servers": self.stack.bootstrap_servers, "group.id": f"{self.cluster}.{role}"})
+        log = KafkaLog(self.stack.bootstrap_servers, self.cluster, spec)
+        place = TopicPartition(log.name, 0)
+        try:
+            end = log.end_offset()
+            until(lambda: group.committed([place], timeout=60)[0].offset == end, f"offset {end} of {place}")
+        finally:
+            group.close()
             log.close()
 
     def results(self) -> list[Result]:

@@ -15,6 +15,7 @@ from ringlog.cache.reader import CachedReader, CachedView, TryAgain
 from ringlog.client.results import AppliedResult
 from ringlog.kernel.commands.cluster import Noop
 from ringlog.kernel.encoding import digest
+from ringlog.log.topics import METADATA
 from ringlog.stack import Stack, StackInfo
 
 from .agents_world import AgentsWorld, until
@@ -79,6 +80,14 @@ def test_flushall_is_repaired(world: AgentsWorld, reader: CachedReader) -> None:
     with redis.Redis.from_url(world.stack.redis_url) as connection:
         connection.flushall()
     assert await_epoch(reader, seen).epoch == seen
+
+
+def test_what_the_keeper_has_done_is_acknowledged_although_faust_rests(world: AgentsWorld) -> None:
+    """The topic of its role is the log, which its replica reads."""
+    for _ in range(2):
+        for _ in range(30):
+            change(world)
+        world.await_acknowledged("keeper", METADATA)
 
 
 def test_a_redis_that_is_killed_stops_nothing_else_and_is_filled_again(

@@ -30,7 +30,7 @@ MakeLog = Callable[[], MetadataLog]
 TOPICS = [
     "memory",
     "delayable memory",
-    *(pytest.param(k, marks=pytest.mark.system) for k in ("kafka", "delayable kafka")),
+    *(pytest.param(k, marks=pytest.mark.system) for k in ("kafka", "at ease kafka", "delayable kafka")),
 ]
 KINDS = ["simulated", *TOPICS]
 
@@ -50,7 +50,9 @@ def make_log(request: pytest.FixtureRequest) -> Iterator[MakeLog]:
     control = MemoryDelays([Rule(where, HOLD, where, match=Match(kind="Noop")) for where in PLACES])
 
     def make() -> MetadataLog:
-        log: MetadataLog = KafkaLog(info.bootstrap_servers, name) if kind == "kafka" else memory
+        log: MetadataLog = memory
+        if kind == "kafka":
+            log = KafkaLog(info.bootstrap_servers, name, is_at_ease=request.param.startswith("at ease"))
         if kind == "simulated":
             log = SimulatedLog(broker, f"h{len(opened)}", lock)
         opened.append(DelayableLog(log, control, "tester") if request.param.startswith("delayable") else log)

@@ -149,10 +149,13 @@ def tell_replay(replay: Replay) -> None:
     errors.print(str(replay), style="dim", markup=False)
 
 
-def connect(context: ClusterContext, submitter: str = "cli", tell: Tell = tell_replay) -> Client:
-    """A client of the cluster; use it as a context manager."""
+def connect(
+    context: ClusterContext, submitter: str = "cli", tell: Tell = tell_replay, is_at_ease: bool = False
+) -> Client:
+    """A client of the cluster; use it as a context manager. ``is_at_ease``: see ``Client``."""
     beginning = beginning_of(context.bootstrap, context.cluster, warns=False)
-    return Client(context.bootstrap, context.cluster, submitter, tell=tell, beginning=beginning)
+    place = context.bootstrap, context.cluster
+    return Client(*place, submitter, tell=tell, beginning=beginning, is_at_ease=is_at_ease)
 
 
 def process_settings(context: ClusterContext) -> ProcessSettings:

@@ -88,7 +88,7 @@ def run(
             return
         certified = _guarded(listen, advertise, insecure)
         place = context.bootstrap, context.cluster
-        with closing(connect(context, f"node-{name}", say)) as client:
+        with closing(connect(context, f"node-{name}", say, is_at_ease=True)) as client:
             cluster_id = reached(partial(founded_as, client.replica.log, beginning=beginning_of(*place)), stopping)
             if cluster_id is None:
                 return

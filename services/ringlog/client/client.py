@@ -28,6 +28,7 @@ from ringlog.log.beginning import Beginning
 from ringlog.log.identity import Memory, Seen
 from ringlog.log.kafka import KafkaLog
 from ringlog.log.opening import beginning_of, open_metadata
+from ringlog.log.pace import Pace
 from ringlog.log.port import MetadataLog
 from ringlog.log.reading import SILENCE_S
 from ringlog.log.replay import Tell, catch_up, say
@@ -53,13 +54,17 @@ class Logs:
 
     @staticmethod
     def of_kafka(
-        bootstrap_servers: str, cluster: str, submitter: str = "client", metadata: MetadataLog | None = None
+        bootstrap_servers: str,
+        cluster: str,
+        submitter: str = "client",
+        metadata: MetadataLog | None = None,
+        is_at_ease: bool = False,
     ) -> Logs:
         """The cluster's topics. ``submitter``: whose logs these are, for rules that delay them. ``metadata``: if it is
         open already.
         """
         return Logs(
-            metadata or open_metadata(bootstrap_servers, cluster, submitter),
+            metadata or open_metadata(bootstrap_servers, cluster, submitter, is_at_ease=is_at_ease),
             KafkaLog(bootstrap_servers, cluster, REQUESTS),
             KafkaLog(bootstrap_servers, cluster, RESULTS, isolation="read_committed"),
         )
@@ -74,8 +79,9 @@ class Client:
     """One submitter's connection to a cluster. Safe from threads; use it as a context, or ``start`` and ``close`` it.
 
     ``record``, ``seen``, ``beginning``: see ``LogReplica``; on Kafka it begins with the newest snapshot. ``tell``:
-    hears of a long replay. ``logs``: other adapters than Kafka's, which the client then closes as its own. ``replica``:
-    one that the caller runs; it stays the caller's, with its log.
+    hears of a long replay. ``is_at_ease``: its replica has no hurry but for what is submitted. ``logs``: other adapters
+    than Kafka's, which the client then closes as its own. ``replica``: one that the caller runs; it stays the caller's,
+    with its log.
     """
 
     def __init__(
@@ -94,11 +100,12 @@ class Client:
         logs: Logs | None = None,
         replica: LogReplica | None = None,
         beginning: Beginning | None = None,
+        is_at_ease: bool = False,
     ) -> None:
         metadata = None if replica is None else replica.log
         if beginning is None and logs is None and replica is None:
             beginning = beginning_of(bootstrap_servers, cluster)
-        self._logs = logs or Logs.of_kafka(bootstrap_servers, cluster, submitter, metadata)
+        self._logs = logs or Logs.of_kafka(bootstrap_servers, cluster, submitter, metadata, is_at_ease)
         self._is_guest = replica is not None
         self._tell = tell
         clock = clock or SystemClock()
@@ -107,6 +114,8 @@ class Client:
         self.replica = replica or LogReplica(
             self._logs.metadata, cluster_id=cluster_id, record=record, seen=seen, beginning=beginning
         )
+        if is_at_ease:
+            self.replica.pace = Pace(is_at_ease=True)
         self.direct = DirectAuthor(self._logs.metadata, self.replica, submitter, clock, draw)
         self._engine = Engine(self.replica, self._logs.requests, self._logs.results, resend_s=resend_s)
 

@@ -178,6 +178,8 @@ class Engine:
         if self._stopping.is_set():  # nobody looks at the times any more
             error = _timed_out(pending, "an answer, of a client that is closed")
             return lambda: place.set_exception(error)
+        if not self._pending:
+            self._replica.pace.begin_hurry()
         self._pending[question.asked.request_id] = pending
         return self._go_on(pending, None)
 
@@ -219,6 +221,8 @@ class Engine:
         """It has its end."""
         request_id = pending.question.asked.request_id
         del self._pending[request_id]
+        if not self._pending:
+            self._replica.pace.end_hurry()
         self._outbox.ended(request_id)
 
     @staticmethod

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Micros
 from ringlog.log.errors import LogUnavailable, WaitTimedOut
 from ringlog.log.port import MetadataLog
@@ -81,7 +82,7 @@ class LogDriver:
             Now: lambda _: time.monotonic_ns() // 1_000,
             WallClock: lambda _: clock.now_us(),
             Append: self._append,
-            Barrier: lambda effect: replica.read_barrier(effect.patience / 1e6),
+            Barrier: self._barrier,
             CatchUp: lambda _: catch_up(replica, look=self._look),
             Until: self._until,
             Alone: self._alone,
@@ -98,6 +99,10 @@ class LogDriver:
     def _append(self, effect: Append) -> None:
         self._sent.append(_Sent(self._log.hand_over(list(effect.records)), len(effect.records)))
 
+    def _barrier(self, effect: Barrier) -> ClusterState:
+        with self._replica.pace.hurry():
+            return self._replica.read_barrier(effect.patience / 1e6)
+
     def _until(self, effect: Until) -> Any:
         """The log itself may show what was appended before the broker's answer is here: nobody waits for that.
 
@@ -109,7 +114,8 @@ class LogDriver:
             now = time.monotonic()
             left_s = effect.patience / 1e6 - (now - (now if self._sent else begun))
             try:
-                return self._replica.wait_for(effect.found, min(left_s, self._look_s), effect.what)
+                with self._replica.pace.hurry():
+                    return self._replica.wait_for(effect.found, min(left_s, self._look_s), effect.what)
             except WaitTimedOut:
                 if left_s <= self._look_s and not self._sent:
                     return None

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any, Literal
@@ -70,8 +70,18 @@ def reader_config(bootstrap_servers: str, isolation: Isolation) -> dict[str, Any
     }
 
 
+def at_ease(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The same for a reader that rests between two looks: what it has fetched waits, and no more is fetched until it
+    looks. So the broker answers it once for all that came meanwhile.
+    """
+    return {**config, "queued.min.messages": 1, "fetch.queue.backoff.ms": 5}
+
+
 class KafkaLog:
-    """A single-partition topic as a log. Connections are made when first needed."""
+    """A single-partition topic as a log. Connections are made when first needed.
+
+    ``is_at_ease``: its readers keep a pace (``ringlog.log.pace``).
+    """
 
     def __init__(
         self,
@@ -81,6 +91,7 @@ class KafkaLog:
         *,
         isolation: Isolation = "read_uncommitted",
         delivery_timeout_s: float = 10.0,
+        is_at_ease: bool = False,
     ) -> None:
         if spec.partitions != 1:
             raise ValueError(f"a log has one partition; {spec.suffix} has {spec.partitions}")
@@ -90,6 +101,7 @@ class KafkaLog:
         self._topic = topic_name(cluster, spec.suffix)
         self._isolation: Isolation = isolation
         self._delivery_timeout_s = delivery_timeout_s
+        self._is_at_ease = is_at_ease
         self._lock = threading.Lock()
         self._producer: AckedProducer | None = None
         self._asker: Consumer | None = None
@@ -152,7 +164,8 @@ class KafkaLog:
 
     def tail(self, from_offset: int) -> KafkaTail:
         """A reader that is assigned partition 0 from ``from_offset`` on."""
-        return KafkaTail(reader_config(self._bootstrap, self._isolation), self._topic, from_offset)
+        config = reader_config(self._bootstrap, self._isolation)
+        return KafkaTail(at_ease(config) if self._is_at_ease else config, self._topic, from_offset)
 
     def delete_before(self, offset: int) -> None:
         """Delete all records before ``offset``, which must not be above the end. Raises LogUnavailable.

@@ -13,9 +13,12 @@ from ringlog.log.topics import METADATA, SNAPSHOTS, admin_client, delete_before,
 from ringlog.runtime.folders import delays_folder
 
 
-def open_metadata(bootstrap_servers: str, cluster: str, participant: str) -> MetadataLog:
-    """The cluster's metadata log, for a participant of that name (see ``ringlog.log.delays``); the caller closes it."""
-    log = KafkaLog(bootstrap_servers, cluster)
+def open_metadata(bootstrap_servers: str, cluster: str, participant: str, *, is_at_ease: bool = False) -> MetadataLog:
+    """The cluster's metadata log, for a participant of that name (see ``ringlog.log.delays``); the caller closes it.
+
+    ``is_at_ease``: see ``KafkaLog``.
+    """
+    log = KafkaLog(bootstrap_servers, cluster, is_at_ease=is_at_ease)
     folder = delays_folder()
     return log if folder is None else DelayableLog(log, FolderDelays(folder, warn=True), participant)
 

@@ -112,5 +112,5 @@ def catch_up(
 
 
 def _await(replica: LogReplica, end: int) -> None:
-    with suppress(WaitTimedOut):
+    with suppress(WaitTimedOut), replica.pace.hurry():
         replica.wait_for(lambda _: replica.position >= end, LOOK_S, f"offset {end}")

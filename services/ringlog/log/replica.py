@@ -46,6 +46,7 @@ from ringlog.log.errors import (
 from ringlog.log.folding import BEGINNING, FoldedRecord, Foreseen, Founder, GapWatch, Start, follow
 from ringlog.log.following import Follower, Halt, Subscription
 from ringlog.log.identity import GROWN, Memory, Recorded, RecordFile, Seen, Topic, check_begin, check_identity, compared
+from ringlog.log.pace import LooksToSpare, Pace
 from ringlog.log.port import LogRecord, LogTail, MetadataLog
 from ringlog.log.reading import bounds_of_what_is_there, record_at
 from ringlog.log.recent import LAST_ALONE, RecentEntries
@@ -71,6 +72,7 @@ class LogReplica:
     ``start``: a state of this very log, and the position behind it, from where it folds; without it, the beginning.
     ``beginning``: finds such a start when the replica starts; ``began``: the state with which it then did.
     ``foreseen``: for an author of this process, who folds what it sends; ``recent``: the entries applied last.
+    ``pace``: who waits for the log says so there, or waits a little longer where this replica is at ease.
     ``known_end``: where the log ended when it was last asked, and when that was (monotonic seconds); None before.
     """
 
@@ -87,7 +89,7 @@ class LogReplica:
     ) -> None:
         self.log = metadata
         self.decisions = threading.Lock()
-        self.foreseen, self.recent = Foreseen(), RecentEntries(LAST_ALONE)
+        self.foreseen, self.recent, self.pace = Foreseen(), RecentEntries(LAST_ALONE), Pace()
         self.known_end: tuple[int, float] | None = None
         self._cluster_id = cluster_id
         self._memory = RecordFile(record) if isinstance(record, Path) else record
@@ -215,8 +217,7 @@ class LogReplica:
     def read_barrier(self, timeout_s: float = 30.0) -> ClusterState:
         """A state that contains every entry which was in the log when this was called.
 
-        As fresh as the partition's leader. Raises WaitTimedOut, LogUnavailable, TopicMissing, ReplicaHalted,
-        ReplicaStopped.
+        As fresh as the partition's leader. Raises LogUnavailable, TopicMissing, and as ``wait_for``.
         """
         return carry_out(read_barrier(round(timeout_s * 1e6)), self._perform)
 
@@ -282,9 +283,8 @@ class LogReplica:
                 return True
             self.halt_on(error)
         except Exception as error:
-            self._halt(
-                Halt("replica_failed", f"{type(error).__name__}: {error}", self._position, "a defect: report it")
-            )
+            why = f"{type(error).__name__}: {error}"
+            self._halt(Halt("replica_failed", why, self._position, "a defect: report it"))
             log.exception("replica_failed", log=self.log.name)
         finally:
             if tail is not None:
@@ -293,10 +293,9 @@ class LogReplica:
 
     def _begins_again(self) -> bool:
         """Take a later snapshot, where nobody follows who would miss a record; of a broker that is away, later."""
+        begins = self._beginning
         try:
-            start = (
-                None if self._beginning is None else self._beginning.start(self.log, self._identity, self._remembered)
-            )
+            start = None if begins is None else begins.start(self.log, self._identity, self._remembered)
         except LogUnavailable:
             return not self._stopping.wait(RETRY_S)
         with self._turn:
@@ -311,6 +310,7 @@ class LogReplica:
 
     def _arriving(self, tail: LogTail) -> Iterator[LogRecord]:
         """The records as they come. After a batch its end is published, not where a broker just says: that is all."""
+        looks = LooksToSpare()
         while not self._is_over():
             records = tail.poll(POLL_S)
             for record in records:
@@ -318,6 +318,7 @@ class LogReplica:
                 yield record
             if records or tail.position != self._position:
                 self._publish(tail.position)
+            self.pace.rest(looks, records)
 
     def _take(self, made: FoldedRecord) -> bool:
         """Go on to one record and tell the followers; False if the replica is over, be it while it was folded."""
@@ -383,8 +384,7 @@ class LogReplica:
 
     def _unsubscribe(self, follower: Follower) -> None:
         with self._turn:
-            if follower in self._followers:
-                self._followers.remove(follower)
+            self._followers = [one for one in self._followers if one != follower]
 
     # ------------------------------------------------------------------------------------------ watching
 

@@ -26,6 +26,7 @@ from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Epoch, OperationId
 from ringlog.log.beginning import Beginning
 from ringlog.log.errors import CopyDamaged, LogTruncated, LogUnavailable, TopicMissing, WaitTimedOut
+from ringlog.log.pace import LooksToSpare
 from ringlog.log.port import MetadataLog
 from ringlog.log.replica import LogReplica
 from ringlog.node.errors import NodeFailed
@@ -106,15 +107,18 @@ class MemberCopy:
             before.close()
 
     def _fill(self, copy: CopyFile) -> None:
+        looks = LooksToSpare()
         with contextlib.closing(self._replica.log.tail(copy.held.next)) as tail:
             while not self._stopping.is_set() and self._is_member(self._replica.state):
                 try:
-                    epoch = copy.take(tail.poll(POLL_S))
+                    records = tail.poll(POLL_S)
+                    epoch = copy.take(records)
                 except LogTruncated:
                     return  # what is there now is looked at anew
                 if epoch > self._held:
                     self._held = epoch
                     self._news.set()
+                self._replica.pace.rest(looks, records)
 
 
 class CopiedSide:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ringlog.agents.shells.epochs import EpochsReader
-from ringlog.agents.shells.role import RoleThread
+from ringlog.agents.shells.following import FollowingThread
 from ringlog.agents.truncation import LogEnds
 from ringlog.cache.port import CacheUnavailable, Confirmation, WriteOutcome
 from ringlog.cache.redis_cache import RedisCache
@@ -24,7 +24,7 @@ RETRY_S = 0.5
 log = get_logger(__name__)
 
 
-class KeeperThread(RoleThread):
+class KeeperThread(FollowingThread):
     """One instance of the cache keeper."""
 
     role = ROLE
@@ -78,7 +78,7 @@ class KeeperThread(RoleThread):
                 return self.replica.read_barrier(effect.patience / 1e6)
             except (LogUnavailable, TopicMissing, WaitTimedOut) as error:
                 log.warning("log_unavailable", why=error.message)
-            self._acknowledge_after(BEAT_S)
+            self.news(BEAT_S)
 
     def _store(self, effect: Store) -> WriteOutcome | None:
         state = effect.state
@@ -95,6 +95,7 @@ class KeeperThread(RoleThread):
         self._answered = True
         if written is WriteOutcome.APPLIED:
             self._written = state.epoch
+            self.passed(effect.position)
         elif written is WriteOutcome.LATER_STORED:
             log.warning("cache_ahead", epoch=state.epoch)
         elif written is WriteOutcome.FOREIGN:
@@ -106,11 +107,6 @@ class KeeperThread(RoleThread):
 
     def _rest(self, effect: AwaitNewer) -> None:
         if effect.answered:
-            self._acknowledge_after(BEAT_S)
-            return
-        for offset, _ in self.rest(RETRY_S)[-1:]:
-            self.acknowledge(offset)
-
-    def _acknowledge_after(self, wait_s: float) -> None:
-        for offset, _ in self.news(wait_s)[-1:]:
-            self.acknowledge(offset)
+            self.news(BEAT_S)
+        else:
+            self.rest(RETRY_S)

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from ringlog.agents.exits import Diverged
 from ringlog.agents.fenced import FencedProducer, TransactionRecord
 from ringlog.agents.shells.epochs import EpochsReader
-from ringlog.agents.shells.role import RoleThread
+from ringlog.agents.shells.following import FollowingThread
 from ringlog.client.errors import SchemasIncompatible
 from ringlog.client.schemas import publish_schemas
 from ringlog.kernel.changes import ChangeRecord, EpochChange
@@ -77,11 +77,12 @@ class EncodedChanges:
             yield TransactionRecord(topic_name(self.cluster, suffix), key, value)
 
 
-class PublisherThread(RoleThread):
+class PublisherThread(FollowingThread):
     """One instance of the publisher."""
 
     role = ROLE
     _published: Epoch = 0
+    _position = 0
 
     def prepare(self) -> None:
         """Keep what the replica folds after the epoch that is published now."""
@@ -120,11 +121,12 @@ class PublisherThread(RoleThread):
         return state
 
     def _next_states(self) -> Iterator[tuple[ClusterState, ClusterState]]:
+        self.passed(self._position)  # what came before is announced
         for made in self._feed.take():
             self.raise_if_halted()
             yield made.before, made.after
-        for offset, _ in self.news()[-1:]:
-            self.acknowledge(offset)
+            self._position = made.offset + 1
+        self.news()
 
     def _announce(self, effect: Announce) -> None:
         self._write(effect.changes)

@@ -33,6 +33,7 @@ from ringlog.log.errors import LogDamaged, LogError, LogPassed, RecordTooLarge, 
 from ringlog.log.figures import seen_log
 from ringlog.log.kafka import KafkaLog
 from ringlog.log.opening import beginning_of, open_metadata, open_snapshots
+from ringlog.log.pace import Pace
 from ringlog.log.port import LogRecord
 from ringlog.log.producer import AckedProducer
 from ringlog.log.reading import read_to_end
@@ -66,6 +67,8 @@ class RoleThread(ABC):
     """One instance of a role, from its take-over to its end."""
 
     role: str
+    answers_commits = False
+    """Does each commit wait for it? Else its replica is at ease (``ringlog.log.pace``)."""
 
     def __init__(self, settings: ProcessSettings, acknowledge: Acknowledge, ended: Ended) -> None:
         self.settings = settings
@@ -74,10 +77,13 @@ class RoleThread(ABC):
         self.draw = SystemDraw()
         self.instance = str(uuid.uuid4())
         self.term = 0
-        self.log = open_metadata(settings.bootstrap_servers, settings.cluster, self.role)
+        self.log = open_metadata(
+            settings.bootstrap_servers, settings.cluster, self.role, is_at_ease=not self.answers_commits
+        )
         self.beginning = beginning_of(settings.bootstrap_servers, settings.cluster)
         records = records_of(settings, self.role)
         self.replica = LogReplica(self.log, record=records, beginning=self.beginning)
+        self.replica.pace = Pace(is_at_ease=not self.answers_commits)
         self.author = DirectAuthor(self.log, self.replica, f"{self.role}-{self.instance[:8]}", self.clock, self.draw)
         snapshots = partial(open_snapshots, settings.bootstrap_servers, settings.cluster)
         self._agreement = Agreement(self.replica, self._evidence, snapshots)

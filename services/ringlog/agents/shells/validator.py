@@ -36,6 +36,7 @@ class ValidatorThread(RoleThread):
     """One instance of the validator."""
 
     role = ROLE
+    answers_commits = True
     _reader: KafkaTail | None = None
     _reads_from = 0
 

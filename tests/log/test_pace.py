@@ -1,0 +1,106 @@
+"""A reader without hurry: it sees at once what happens now and then, rests in a stream, and goes on for who waits."""
+
+from __future__ import annotations
+
+import threading
+from functools import partial
+
+import pytest
+
+from ringlog.client.client import Client, Logs
+from ringlog.client.direct import DirectAuthor
+from ringlog.client.results import AppliedResult
+from ringlog.kernel.commands.cluster import Noop
+from ringlog.log import replica as replicas
+from ringlog.log.kafka import at_ease, reader_config
+from ringlog.log.memory import MemoryLog
+from ringlog.log.pace import LOOKS, PAUSE, LooksToSpare, Pace
+from ringlog.log.replay import catch_up
+from ringlog.log.replica import LogReplica
+from tests.client.mini_validator import MiniValidator
+from tests.log.faulty import FaultyLog
+
+DEADLINE_S = 60.0
+HOUR = 3_600_000_000
+
+
+def test_what_happens_now_and_then_is_seen_at_once() -> None:
+    looks = LooksToSpare()
+    assert not any(looks.rest(number * PAUSE) for number in range(1_000))
+
+
+def test_the_steps_of_an_operation_are_seen_at_once_and_a_stream_once_in_a_pause() -> None:
+    looks, now, count = LooksToSpare(), 0, 0
+    assert not any(looks.rest(0) for _ in range(LOOKS))
+    while now < 100 * PAUSE:
+        now += looks.rest(now)
+        count += 1
+    assert 99 <= count <= 101
+    later = now + (LOOKS + 1) * PAUSE
+    assert not any(looks.rest(later) for _ in range(LOOKS)), "it has all of them to spare again"
+
+
+def test_who_did_not_rest_when_it_was_time_owes_nothing() -> None:
+    looks = LooksToSpare()
+    assert max(looks.rest(0) for _ in range(10_000)) == PAUSE
+
+
+def test_who_rests_goes_on_once_somebody_waits() -> None:
+    pace = Pace(is_at_ease=True)
+    reader = threading.Thread(target=pace.rest, args=(LooksToSpare(0, HOUR), [b"a record"]), daemon=True)
+    reader.start()
+    with pace.hurry():
+        reader.join(DEADLINE_S)
+    assert not reader.is_alive()
+    with pace.hurry(), pace.hurry():
+        pass
+    assert not pace._goes_on.is_set(), "nobody waits any more"
+
+
+def test_nobody_rests_who_found_nothing_or_is_not_at_ease() -> None:
+    Pace(is_at_ease=True).rest(LooksToSpare(0, HOUR), [])
+    Pace().rest(LooksToSpare(0, HOUR), [b"a record"])
+
+
+@pytest.fixture
+def rests_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replica at ease rests for an hour after each look."""
+    monkeypatch.setattr(replicas, "LooksToSpare", partial(LooksToSpare, 0, HOUR))
+
+
+@pytest.mark.usefixtures("rests_long")
+def test_a_decision_and_a_catch_up_wait_for_no_rest(log: FaultyLog, replica: LogReplica) -> None:
+    with LogReplica(log) as reader:
+        reader.pace = Pace(is_at_ease=True)
+        author = DirectAuthor(log, reader, "one")
+        for _ in range(5):
+            assert isinstance(author.submit(Noop()), AppliedResult)
+        for _ in range(5):
+            newer = DirectAuthor(log, replica, "two").submit(Noop())
+            assert isinstance(newer, AppliedResult)
+            assert catch_up(reader, silence_s=DEADLINE_S).epoch == newer.epoch
+        reader.pace.begin_hurry()  # to its end
+
+
+@pytest.mark.usefixtures("rests_long")
+def test_what_is_submitted_waits_for_no_rest(log: FaultyLog, replica: LogReplica) -> None:
+    logs = Logs(log, MemoryLog("tests.requests"), MemoryLog("tests.results"))
+    with (
+        LogReplica(log) as reader,
+        MiniValidator(logs, "v1"),
+        Client("", "tests", "tester", logs=logs, replica=reader) as client,
+    ):
+        reader.pace = Pace(is_at_ease=True)
+        for _ in range(5):
+            assert isinstance(client.submit(Noop(), timeout_s=DEADLINE_S), AppliedResult)
+        answers = client.submit_many([Noop()] * 100, timeout_s=DEADLINE_S)
+        assert all(isinstance(answer, AppliedResult) for answer in answers)
+        reader.pace.begin_hurry()
+    assert replica.state.epoch > 100
+
+
+def test_the_kafka_client_of_a_reader_at_ease_fetches_nothing_ahead() -> None:
+    own = reader_config("nowhere:1", "read_uncommitted")
+    eased = at_ease(own)
+    assert eased.items() - own.items() == {("queued.min.messages", 1), ("fetch.queue.backoff.ms", 5)}
+    assert eased["fetch.queue.backoff.ms"] * 1_000 < PAUSE
