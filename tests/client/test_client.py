@@ -21,15 +21,17 @@ from ringlog.kernel.commands.operations import CancelOperation
 from ringlog.kernel.encoding import command_digest
 from ringlog.kernel.history import find_request
 from ringlog.kernel.outcome import OutcomeKind
-from ringlog.kernel.state import ClusterState
+from ringlog.kernel.values import Command
 from ringlog.log.author import Author
 from ringlog.log.errors import LogUnavailable, RecordTooLarge, ReplicaHalted
 from ringlog.log.memory import MemoryLog
 from ringlog.log.port import LogRecord
 from ringlog.log.producer import too_large
+from ringlog.log.topics import RECORD_BYTES_MAX
 from ringlog.runtime.clock import SystemClock
 from ringlog.runtime.draw import SystemDraw
 from ringlog.wire.commands import encode_command
+from ringlog.wire.errors import WireError
 from ringlog.wire.records import REJECTED, CommandRequest, Result, decode_request, decode_requests, encode_result
 from tests.client.mini_validator import MiniValidator
 from tests.log.faulty import Fault, FaultyLog
@@ -327,13 +329,13 @@ def test_the_barrier_behind_a_rejection_takes_no_longer_than_the_submission_has(
     """Nobody answers the barrier: the deadline of the submission counts, not the barrier's own."""
     asked: Queue[float] = Queue()
 
-    def silent(timeout_s: float) -> ClusterState:
+    def silent(timeout_s: float) -> int:
         asked.put(timeout_s)
         raise LogUnavailable("no answer")
 
     monkeypatch.setattr(engine, "BARRIER_S", 1_000.0)
     with MiniValidator(logs, "v1"):
-        monkeypatch.setattr(client.replica, "read_barrier", silent)
+        monkeypatch.setattr(client.replica, "end_offset", silent)
         future = client.submit_future(DROP, timeout_s=100)
         assert asked.get(timeout=60) <= 100
         client.close()
@@ -388,3 +390,43 @@ def test_a_request_that_its_topic_never_takes_fails_alone(metadata: FaultyLog, r
         with MiniValidator(Logs(metadata, requests, results_log), "v1"):
             assert isinstance(before.result(60), AppliedResult)
             assert isinstance(client.submit(Noop()), AppliedResult)
+
+
+@pytest.mark.parametrize(
+    ("refused", "error"),
+    [(DropKeyspace(5), WireError), (CancelOperation("o" * RECORD_BYTES_MAX, ""), InvalidSubmission)],  # type: ignore[arg-type]
+)
+def test_a_command_that_cannot_be_sent_keeps_no_other_one_back(
+    client: Client, logs: Logs, refused: Command, error: type[Exception]
+) -> None:
+    commands: list[Command] = [Noop()] * (GROUP + 10)
+    for place in (0, GROUP + 3):
+        commands[place] = refused
+    epoch = client.read_barrier().epoch
+    with MiniValidator(logs, "v1"):
+        with pytest.raises(error):
+            client.submit_many(commands)
+        assert client.read_barrier().epoch == epoch + 1 + len(commands) - 2, "its own TakeOver, and all others"
+
+
+def test_what_has_waited_goes_out_while_a_rejection_is_judged(
+    metadata: FaultyLog, requests_log: FaultyLog, results_log: MemoryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The replica is behind, so the judge has to wait; a request that waits behind others has nothing to do with it."""
+    monkeypatch.setattr(engine, "BARRIER_S", 600.0)
+    judges = threading.Event()
+
+    def never_reached(_: float) -> int:
+        judges.set()
+        return 1_000_000
+
+    logs = Logs(metadata, requests_log, results_log)
+    with Client("", "tests", "tester", logs=logs, resend_s=600) as client:
+        term = client.direct.take_over("validator", OTHER.new_request_id()).term
+        client.submit_future(DROP, timeout_s=600)
+        monkeypatch.setattr(client.replica, "end_offset", never_reached)
+        results_log.append([rejection(next_request(requests_log), "unknown_keyspace", term=term)])
+        assert judges.wait(60)
+        for offset in (1, 2):
+            client.submit_future(Noop(), timeout_s=600)
+            assert next_request(requests_log, offset).kind == "Noop"

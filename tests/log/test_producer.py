@@ -57,6 +57,17 @@ def test_records_sent_together_have_one_answer_and_the_one_that_can_never_be_the
     producer.close(0.1)
 
 
+@pytest.mark.parametrize("more", [(1, 500), (500, 1)])
+def test_of_several_records_that_can_never_be_there_the_smallest_is_named(more: tuple[int, int]) -> None:
+    """Its author takes apart all that are as large."""
+    producer = AckedProducer(NOBODY, delivery_timeout_s=0.2)
+    future = producer.send_all("topic", [b"a", *(b"x" * (2 * RECORD_BYTES_MAX + size) for size in more)])
+    with pytest.raises(RecordTooLarge) as raised:
+        future.result(DEADLINE_S)
+    assert raised.value.size == 2 * RECORD_BYTES_MAX + 1
+    producer.close(0.1)
+
+
 def test_records_that_nobody_acknowledged_are_unknown() -> None:
     producer = AckedProducer(NOBODY, delivery_timeout_s=0.2)
     future = producer.send_all("topic", [b"a", b"b"])

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ringlog.client.direct import DirectAuthor
-from ringlog.client.engine import RESEND_S, Engine
+from ringlog.client.engine import RESEND_S, Engine, RefusedHere
 from ringlog.client.errors import ClientError, InvalidSubmission, NotFounded, SubmissionTimedOut
 from ringlog.client.results import AppliedResult, ExpiredResult, RejectedResult, Submitted, WithdrawnResult
 from ringlog.kernel.commands.cluster import Noop
@@ -38,6 +38,7 @@ from ringlog.protocol.draw import Draw
 from ringlog.protocol.submission import Question, question
 from ringlog.runtime.clock import Clock, SystemClock
 from ringlog.runtime.draw import SystemDraw
+from ringlog.wire.errors import WireError
 
 TIMEOUT_S = 30.0
 ENVELOPE_BYTES_MAX = 4 * 1024
@@ -226,10 +227,16 @@ class Client:
     def submit_many(self, commands: Sequence[Command], *, timeout_s: float = TIMEOUT_S) -> tuple[Submitted, ...]:
         """Submit commands that do not build on one another.
 
-        They travel together. Answers in the order of the commands.
+        They travel together. Answers in the order of the commands. Raises as ``submit``, for the first of them that has
+        no answer; a command that cannot be sent keeps no other one back.
         """
-        questions = (self._question(command, None, None) for command in commands)
-        return self._engine.submit_together(questions, timeout_s)
+        return self._engine.submit_together(map(self._asked, commands), timeout_s)
+
+    def _asked(self, command: Command) -> Question | RefusedHere:
+        try:
+            return self._question(command, None, None)
+        except (InvalidSubmission, WireError) as refused:
+            return refused
 
     def withdraw(
         self, request_id: str, since_epoch: Epoch, *, timeout_s: float = TIMEOUT_S

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -62,6 +63,9 @@ from ringlog.wire.records import Result, decode_result
 RESEND_S = RESEND / 1e6
 LISTEN_S = 0.1
 BARRIER_S = 5.0
+
+RefusedHere = InvalidSubmission | WireError
+"""Why a command is not sent: its values do not fit, or it is too large."""
 
 log = get_logger(__name__)
 
@@ -144,8 +148,9 @@ class Engine:
         self._end(settle)
         return future
 
-    def submit_together(self, questions: Iterable[Question], timeout_s: float) -> tuple[Submitted, ...]:
-        """Ask them all, under fresh request ids, and wait for all answers. Raises as ``submit`` does, and its future.
+    def submit_together(self, questions: Iterable[Question | RefusedHere], timeout_s: float) -> tuple[Submitted, ...]:
+        """Ask them all, under fresh request ids, and wait for all answers. Raises as ``submit`` does, and its future;
+        and what is in the place of a question, once the others have their answers.
 
         They go out in full groups, the first ones while the last are still made; and the rest at the end.
         """
@@ -156,7 +161,7 @@ class Engine:
         try:
             while group := list(islice(coming, GROUP)):
                 with self._lock:
-                    settles = [self._begin(question, patience, together.seat()) for question in group]
+                    settles = [self._seated(question, patience, together.seat()) for question in group]
                 for settle in settles:
                     settle()
                 if self._outbox.is_ready():
@@ -167,6 +172,12 @@ class Engine:
             if self._outbox.is_ready():
                 self._guard(self._send)
         return together.results()
+
+    def _seated(self, question: Question | RefusedHere, patience: Micros, seat: Seat[Submitted]) -> Callable[[], None]:
+        """As ``_begin``; what cannot be asked has that for its answer."""
+        if isinstance(question, Question):
+            return self._begin(question, patience, seat)
+        return partial(seat.set_exception, question)
 
     def _begin(
         self, question: Question, patience: Micros, place: Future[Submitted] | Seat[Submitted]
@@ -320,6 +331,7 @@ class Engine:
         while not self._stopping.is_set():
             try:
                 self._hear(tail.poll(LISTEN_S))
+                self._send_due()
                 self._judge()
                 self._look_at_times()
             except LogDamaged as error:
@@ -364,13 +376,30 @@ class Engine:
         nearest_s = (nearest - _now()) / 1e6
         state: ClusterState | None = None
         try:
-            state = self._replica.read_barrier(min(BARRIER_S, max(nearest_s, LISTEN_S)))
+            state = self._barrier(min(BARRIER_S, max(nearest_s, LISTEN_S)))
         except (LogUnavailable, TopicMissing, WaitTimedOut) as error:
             log.debug("answers_not_judged_yet", error=error.message)
         for pending in asking:
             with self._lock:
                 settle = self._go_on(pending, state) if isinstance(pending.waits, Fresh) else _nothing
             self._end(settle)
+
+    def _barrier(self, patience_s: float) -> ClusterState:
+        """As ``LogReplica.read_barrier``; while the replica is behind, what has waited for long enough goes out."""
+        until = time.monotonic() + patience_s
+        replica, end = self._replica, self._replica.end_offset(patience_s)
+        while True:
+            left_s = max(until - time.monotonic(), 0.0)
+            try:
+                return replica.wait_for(
+                    lambda state: state if replica.position >= end else None,
+                    min(left_s, LISTEN_S),
+                    f"the log to be read up to offset {end}",
+                )
+            except WaitTimedOut:
+                if left_s <= LISTEN_S or self._stopping.is_set():
+                    raise
+            self._send_due()
 
     def _look_at_times(self) -> None:
         halt = self._replica.halted
@@ -380,7 +409,10 @@ class Engine:
                 self._fail(pending, ReplicaHalted(halt.code, halt.detail, halt.offset, halt.hint))
             elif now >= pending.until:
                 self._rouse(pending)
-        if self._outbox.is_due(now):
+        self._send_due()
+
+    def _send_due(self) -> None:
+        if self._outbox.is_due(_now()):
             self._send()
 
 

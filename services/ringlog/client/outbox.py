@@ -10,8 +10,8 @@ as much as ten requests in it. So requests travel together, as far as nobody wai
   ones are still made. Nothing less goes out before that where it is known that more follow at once; and when the last
   one of them is there, the rest goes out: it would wait for answers to nearly all others.
 - What has waited for ``HOLD`` goes out when the listener looks next, in any case: the validator may be away, and what
-  is under way lost. It looks ten times a second, but for the patience of a read barrier (5 s) while the log's end is
-  not to be learned.
+  is under way lost. It looks ten times a second, but for the patience of a read barrier (5 s) while the broker does not
+  say where the log ends.
 
 Not safe from threads: its owner has a lock.
 """

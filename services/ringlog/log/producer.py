@@ -114,8 +114,8 @@ def _closed(topic: str) -> LogUnavailable:
 
 
 class _Together:
-    """The one answer to records that were sent together, when each has its own. A record that is refused for ever is
-    what is raised, if there is one.
+    """The one answer to records that were sent together, when each has its own. If records are refused for ever the
+    smallest of them is what is raised: larger ones are refused, too.
     """
 
     def __init__(self, topic: str, count: int) -> None:
@@ -136,11 +136,17 @@ class _Together:
         """What became of one record."""
         with self._lock:
             self._left -= 1
-            if failure is not None and (self._failed is None or isinstance(failure, RecordTooLarge)):
-                self._failed = failure
+            if failure is not None:
+                self._failed = failure if self._failed is None else _worse(self._failed, failure)
             if self._left:
                 return
         self.future.set_result(None) if self._failed is None else self.future.set_exception(self._failed)
+
+
+def _worse(one: LogError, other: LogError) -> LogError:
+    """What is to be raised of two failures."""
+    refused = [error for error in (one, other) if isinstance(error, RecordTooLarge)]
+    return min(refused, key=lambda error: error.size) if refused else one
 
 
 class AckedProducer:
