@@ -9,7 +9,8 @@ import typer
 
 from ringlog.cli.connection import Bootstrap, Cluster, Json, fail, out, resolve
 from ringlog.cli.log import InArchive
-from ringlog.log.archive import Archive, folder_of
+from ringlog.log.archive import Archive
+from ringlog.log.archive_places import place_of
 
 
 def audit(
@@ -37,7 +38,7 @@ def audit(
 
     context = resolve(bootstrap, cluster)
     say = (lambda _: None) if as_json else (lambda text: out.print(f"  {text}"))
-    held = None if archive is None else Archive(folder_of(archive))
+    held = None if archive is None else Archive(place_of(archive))
     archived = () if held is None else (record.data for record in held.records(held.segments()))
     expected = Expected(written, rejected, generations, base=base, archived=archived)
     try:
