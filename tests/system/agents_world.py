@@ -15,6 +15,7 @@ from typing import TypeVar
 from confluent_kafka import Consumer, TopicPartition
 from prometheus_client.parser import text_string_to_metric_families
 
+from ringlog.agents.status import StatusReader
 from ringlog.client.client import Client
 from ringlog.client.founding import found_cluster
 from ringlog.kernel.fold import fold
@@ -188,6 +189,16 @@ class AgentsWorld:
     def await_term(self, role: str, least: int) -> None:
         """Wait for a term of at least ``least``."""
         self.client.replica.wait_for(lambda _: self.term(role) >= least, DEADLINE_S, f"term {least} of {role}")
+
+    def await_active(self, *roles: str) -> None:
+        """Wait until the present term of each is at work: between its entry and that, a role misses what is taken."""
+        with StatusReader(self.stack.bootstrap_servers, self.cluster) as status:
+
+            def are_active() -> bool:
+                found = {one.role: (one.term, one.state) for one in status.read()}
+                return all(found.get(role) == (self.term(role), "active") for role in roles)
+
+            until(are_active, f"{roles} to be active")
 
     @property
     def state(self) -> ClusterState:

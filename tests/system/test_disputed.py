@@ -59,6 +59,7 @@ def test_who_stands_alone_halts_and_stays_down(stack: StackInfo, cluster_name: s
         world.nodes["n1"].restart(("-c", FAILS))
         until(lambda: world.status("n1"), "n1 to answer")
         until(lambda: world.shown("n1")[0]["ready"], "n1 to be ready")
+        agents.await_active("coordinator", "publisher", "keeper")
 
         assert isinstance(agents.client.submit(TakeSnapshot(), timeout_s=DEADLINE_S), AppliedResult)
         until(lambda: confirmed_snapshots(agents.state), "keeper and publisher to confirm it")

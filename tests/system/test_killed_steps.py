@@ -43,13 +43,16 @@ def test_whoever_comes_next_has_a_whole_snapshot_and_truncates(
     agents.environment["RINGLOG_ARCHIVE"] = str(tmp_path / "archive")
     try:
         agents.start_all("validator", "publisher", "keeper")
+        agents.await_active("publisher", "keeper")
         head = known_snapshot(agents)
         for role, *step in SNAPSHOT:
             agents.running(role).kill()
             dying = agents.start_dying(role, *step)
+            agents.await_active(role)
             _submit(agents, TakeSnapshot())
             assert dying.exit_code() == -signal.SIGKILL, step
             agents.start(role)
+            agents.await_active(role)
             head = known_snapshot(agents)
 
         agents.running("keeper").kill()
