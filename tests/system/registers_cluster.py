@@ -111,7 +111,7 @@ class RegistersCluster(NodesWorld):
     space = KEYSPACE
 
     def submit(self, command: Command) -> None:
-        answer = self.agents.client.submit(command)
+        answer = self.agents.client.submit(command, timeout_s=DEADLINE_S)
         assert isinstance(answer, AppliedResult), answer
 
     def id_of(self, name: str) -> str:
@@ -153,7 +153,7 @@ class RegistersCluster(NodesWorld):
                         number = next(numbers, None)
                     if number is None:
                         return
-                    coordinator.write(self.space, b"filling-%d" % number, VALUE, timestamp=1, level=level, timeout_s=30)
+                    coordinator.write(self.space, b"filling-%d" % number, VALUE, timestamp=1, level=level, timeout_s=60)
 
             threads = [threading.Thread(target=fill) for _ in range(FILLERS)]
             for thread in threads:

@@ -56,7 +56,7 @@ class BalancerWorld(NodesWorld):
         self.keys: list[bytes] = []
 
     def submit(self, command: Command) -> None:
-        assert isinstance(self.agents.client.submit(command), AppliedResult)
+        assert isinstance(self.agents.client.submit(command, timeout_s=DEADLINE_S), AppliedResult)
 
     def create(self) -> None:
         """The table keeps its number of tablets, whatever it holds."""

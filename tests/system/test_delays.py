@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.system.agents_world import until
+from tests.system.agents_world import DEADLINE_S, until
 from tests.system.test_node_cluster import World
 from typer.testing import CliRunner
 
@@ -59,13 +59,13 @@ def test_a_live_stack_is_held_back_entry_by_entry(world: World, delays: FolderDe
 def a_commit_that_is_held_arrives_when_it_is_released(world: World, delays: FolderDelays) -> None:
     """The validator's answer waits with it; nothing is lost and nothing happens twice."""
     rule = ringlog(world, "sim", "hold", "--commit", "--to", "validator", "--kind", "CreateKeyspace")["name"]
-    future = world.agents.client.submit_future(CreateKeyspace("late", Replication("simple", 1)))
-    held = delays.await_held(rule, "validator", timeout_s=60)
+    future = world.agents.client.submit_future(CreateKeyspace("late", Replication("simple", 1)), timeout_s=DEADLINE_S)
+    held = delays.await_held(rule, "validator", timeout_s=DEADLINE_S)
     assert held.kind == "CreateKeyspace"
     assert "late" not in world.agents.client.read_barrier().keyspaces
     assert not future.done()
     ringlog(world, "sim", "release", rule)
-    answer = future.result(60)
+    answer = future.result(DEADLINE_S)
     assert isinstance(answer, AppliedResult)
     assert "late" in world.agents.client.read_barrier().keyspaces
     applied = [entry for entry in world.agents.applied() if entry.request_id == answer.request_id]
@@ -77,7 +77,7 @@ def a_join_waits_for_the_node_that_does_not_hear_of_its_stage(world: World, dela
     rule = ringlog(world, "sim", "hold", "--stage", WRITE_BOTH_READ_NEW, "--to", "node-n1")["name"]
 
     world.begin("n2")
-    held = delays.await_held(rule, "node-n1", timeout_s=60)
+    held = delays.await_held(rule, "node-n1", timeout_s=DEADLINE_S)
     assert held.kind == "AdvanceOperation"
     # n1 may have read the stage before the state that this test follows has folded it, and the other way about.
     operation = until(lambda: in_stage(world.join(), WRITE_BOTH_READ_NEW), "the join's stage, here")

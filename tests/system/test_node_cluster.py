@@ -70,7 +70,7 @@ class World(NodesWorld):
         columns = tuple(Column(name, kind, name == "s") for name, kind in TYPES.items())
         table = CreateTable("ks", "t", str(uuid.uuid4()), columns, ("p",), ("c", "d"), CdcOptions())
         for command in (CreateKeyspace("ks", Replication("simple", 2)), table):
-            assert isinstance(self.agents.client.submit(command), AppliedResult)
+            assert isinstance(self.agents.client.submit(command, timeout_s=DEADLINE_S), AppliedResult)
 
     def write(self, count: int) -> None:
         topic = f"{self.agents.cluster}.{MUTATIONS.suffix}"
@@ -204,7 +204,7 @@ def test_a_member_of_the_service_has_the_log_in_its_folder(world: World) -> None
     world.await_normal("n1")
     client = world.agents.client
     node = world.agents.state.node_names["n1"]
-    assert isinstance(client.submit(AddServiceMember(node)), AppliedResult)
+    assert isinstance(client.submit(AddServiceMember(node), timeout_s=DEADLINE_S), AppliedResult)
     client.replica.wait_for(lambda state: read_group(state) == (node,), DEADLINE_S, "the node to be a member")
     (path,) = world.folder.glob(f"**/n1/{COPY}")
     with pytest.raises(CopyInUse), alone_in(path.parent):

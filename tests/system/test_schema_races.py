@@ -58,7 +58,7 @@ def asked(client: Client, cql: str) -> Future[Submitted]:
     """As ``ringlog ddl`` asks, on the schema that this author has seen."""
     command = from_json(client.replica.state, batch_json(read_ddl(cql, "")), SystemDraw())
     assert not isinstance(command, InvalidCommand), command
-    return client.submit_future(command)
+    return client.submit_future(command, timeout_s=DEADLINE_S)
 
 
 def done(client: Client, cql: str) -> None:

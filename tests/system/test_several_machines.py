@@ -22,7 +22,7 @@ import httpx
 import pytest
 from tests.certificates import needs_openssl
 from tests.faults.proxy import Proxy, Shape
-from tests.system.agents_world import AgentsWorld, until
+from tests.system.agents_world import DEADLINE_S, AgentsWorld, until
 from tests.system.machines import Machines, why_none
 from tests.system.nodes_world import NodeProcess, NodesWorld
 from tests.system.test_cdc_job import run_to_idle
@@ -68,7 +68,8 @@ class World(NodesWorld):
         self.await_normal(f"n{number}")
 
     def submit_keyspace(self, name: str, factor: int) -> None:
-        assert isinstance(self.agents.client.submit(CreateKeyspace(name, Replication("simple", factor))), AppliedResult)
+        command = CreateKeyspace(name, Replication("simple", factor))
+        assert isinstance(self.agents.client.submit(command, timeout_s=DEADLINE_S), AppliedResult)
 
     def status(self, name: str) -> dict[str, Any]:
         """What a node tells the operator, over TLS and with a token."""
@@ -169,7 +170,7 @@ def test_nodes_on_two_machines_serve_a_third_one_and_a_cable_is_pulled_out(
     # The second machine loses the broker and nothing else: its node serves, and asks the other one what there is.
     world.doors[2].shape(Shape(cut_up=True, cut_down=True))
     epoch = world.status("n2")["epoch"]
-    answer = world.agents.client.submit(Noop())
+    answer = world.agents.client.submit(Noop(), timeout_s=DEADLINE_S)
     assert isinstance(answer, AppliedResult)
     until(lambda: world.status("n2")["known_epoch"] >= answer.epoch, "the node to hear of it from its peer, over TLS")
     assert world.status("n2")["epoch"] == epoch < answer.epoch
