@@ -104,6 +104,7 @@ def run(world: RegistersCluster, *words: str) -> str:
     where = ["--bootstrap", world.agents.stack.bootstrap_servers, "--cluster", world.agents.cluster]
     command = [sys.executable, "-m", "ringlog.cli", *words, *where]
     ended = subprocess.run(
-        command, env=world.agents.environment, capture_output=True, text=True, timeout=120, check=True
+        command, env=world.agents.environment, capture_output=True, text=True, timeout=120, check=False
     )
+    assert ended.returncode == 0, ended.stderr
     return ended.stdout

@@ -99,7 +99,8 @@ def shown(world: RegistersCluster) -> list[dict[str, object]]:
     where = ["--bootstrap", world.agents.stack.bootstrap_servers, "--cluster", world.agents.cluster]
     command = [sys.executable, "-m", "ringlog.cli", "zone", "show", ZONE, "--json", *where]
     ended = subprocess.run(
-        command, env=world.agents.environment, capture_output=True, text=True, timeout=120, check=True
+        command, env=world.agents.environment, capture_output=True, text=True, timeout=120, check=False
     )
+    assert ended.returncode == 0, ended.stderr
     rows: list[dict[str, object]] = json.loads(ended.stdout)["partitions"]
     return rows
