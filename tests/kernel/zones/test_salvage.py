@@ -36,7 +36,7 @@ from tests.kernel.zones.placed import (
     stage,
     with_data,
 )
-from tests.kernel.zones.scenes import done, down, ids, partition, reset, shown, tried, trigger
+from tests.kernel.zones.scenes import done, down, ids, letter, partition, reset, shown, tried, trigger
 
 HIGH = "high_availability"
 
@@ -267,6 +267,14 @@ def test_a_healthy_partition_and_other_things_are_refused_and_change_nothing() -
     assert refusal(dead, reset(dead, {"A": 1}, partitions=()))[0] == "may_lose_data", "also where none is named"
     old = reset(dead, {"A": 1}, admits_loss=True, cause=1)
     assert refusal(done(dead, reset(dead, {"A": 1}, admits_loss=True)), old)[0] == "outdated_cause"
+
+
+def test_who_has_not_joined_survives_nothing_though_it_is_said_to_have_the_data() -> None:
+    state = done(with_data("ABC", partitions=1, replicas=3), letter("F"), *down("BC"))
+    state = done(state, reset(state, {"F": 9}, admits_loss=True))
+    assert shown(partition(state).pending[0]) == "A"
+    dead = done(with_data("ABC", partitions=1, replicas=3), letter("F"), *down("ABC"))
+    assert refusal(dead, reset(dead, {"F": 9}, admits_loss=True))[0] == "nothing_survives"
 
 
 def voters_lost(nodes: str = "ABCDE") -> tuple[ClusterState, str, str]:

@@ -95,7 +95,9 @@ def reset(
     cause: Epoch,
     epoch: Epoch,
 ) -> ZonePartition | Rejected:
-    """The partition after a reset. ``logs``: node that has data to the length of its log."""
+    """The partition after a reset. ``logs``: node that has data to the length of its log; where the zone places
+    keyspaces, who has no tablet and may be given none (a node that has not joined) does not count, though it is named.
+    """
     if can_go_on(state, zone, partition):
         return Rejected("partition_healthy", "a quorum of its voters is alive")
     pending = partition.pending
@@ -106,10 +108,11 @@ def reset(
         if partition.revisions.pending > cause and ahead and all(ahead):
             return Rejected("partition_healthy", "what is pending is newer, and its nodes are alive")
     alone, held = read_alone(state, partition), held_by(state, partition)
-    living = [node for node in {alone: 0, **logs} if node and is_alive(state, node)]
+    able = takers(state) if keyspaces_in(state, zone.name) else frozenset(state.nodes)
+    fit = able.union(held)
+    living = [node for node in {alone: 0, **logs} if node in fit and is_alive(state, node)]
     rank = {node: (node != alone, -held.get(node, 0), -logs.get(node, 0), _name(state, node)) for node in living}
     with_data = sorted(living, key=rank.__getitem__)[:REPLICAS_MAX]
-    able = takers(state) if keyspaces_in(state, zone.name) else frozenset(state.nodes)
     nodes = [node for node in data_nodes(state, zone) if not node.down and node.id in able]
     belongs = ranked(zone, nodes, [partition.number])[0]
     order = with_data
@@ -121,6 +124,7 @@ def reset(
     then = split(zone, order)
     assert then is not None, "somebody has it"
     survivor = order[0] if with_data else min(order, key=lambda node: _name(state, node))
+    assert alone not in living or survivor == alone, "who alone is read goes on"
     queue = _living(state, pending) if mode == AUTOMATIC else ()
     return reset_to(partition, survivor, then, queue, cause, epoch)
 
