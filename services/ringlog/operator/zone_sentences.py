@@ -44,6 +44,8 @@ def _told(state: ClusterState, partition: ZonePartition, one: ZoneWait) -> str:
         case waits.VOTERS:
             whom = "a quorum of its voters" if not _has_quorum(state, partition) else "a majority of who has its data"
             return f"for {whom}: {who} are down; {_quorum_way(state, partition, one)}"
+        case waits.COPIES:
+            return f"for {who} to say what they have; who never will is to be declared down (ringlog node down)"
         case waits.ANSWERS:
             dead = _listed(state, (node for node in one.nodes if not is_alive(state, node)))
             way = "; ringlog zone cancel" if _has_way_back(partition) and _has_quorum(state, partition) else ""

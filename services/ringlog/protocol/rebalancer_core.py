@@ -60,7 +60,7 @@ from ringlog.protocol.coordinator_core import Proposal, Refusal, is_accepted, pr
 from ringlog.protocol.zone_groups import COPY, Words, awaited, causes, coming, failed, not_returned, session
 from ringlog.protocol.zone_rest import NOTHING_RESTS, RestingZones, rested
 from ringlog.protocol.zone_tablets import SUBJECT, migrations
-from ringlog.protocol.zone_waits import gone, hopeless, unfillable, waits_of
+from ringlog.protocol.zone_waits import gone, hopeless, unfillable, waits_of, without_copy
 
 ROLE: Final = "rebalancer"
 ROUND_MAX: Final = 256
@@ -165,9 +165,8 @@ def _lost(known: RebalancerView, zone: Zone) -> ResetPartitions | None:
     for partition in partitions_of(state, zone):
         if partition.reached is None or can_go_on(state, zone, partition) or begins_anew(state, partition):
             continue
-        said = known.words.get(session(partition, COPY), {})
-        alive = [node for node in partition.reached.nodes if is_alive(state, node)]
-        if survives(state, partition) and all(node in said for node in alive):
+        if survives(state, partition) and not without_copy(state, partition, known.words):
+            said = known.words.get(session(partition, COPY), {})
             numbers.append(partition.number)
             having = [node for node in members(partition) if node in said]
             copies += [ZoneCopy(partition.number, node, said[node].rows) for node in having]

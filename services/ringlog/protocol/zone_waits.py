@@ -6,6 +6,8 @@ code        a partition waits for                                   it is stuck
 ==========  ======================================================  ==================================================
 voters      a quorum of the voters of its group, or a majority of    unless its zone resets by itself, from who is alive
             those who have its data
+copies      words of nodes that are alive on what they have, before  no: who never will is to be declared down
+            its zone resets it
 answers     words of nodes on its step, or on the way back          if too few of those who are asked are alive
 rows        nodes without which nobody knows every row of a tablet  always: they must come back, or in a reset somebody
                                                                     must admit the loss
@@ -45,10 +47,11 @@ from ringlog.kernel.zones.distribution import data_nodes, is_alive, targets
 from ringlog.kernel.zones.model import ZonePartition, mode_of
 from ringlog.kernel.zones.resets import begins_anew, can_go_on, has_quorum, members, survives
 from ringlog.protocol.tablet_steps import why_back
-from ringlog.protocol.zone_groups import Words, awaited, before, coming, not_returned
+from ringlog.protocol.zone_groups import COPY, Words, awaited, before, coming, not_returned, session
 from ringlog.protocol.zone_tablets import Ends, is_migration, next_ends
 
 VOTERS: Final = "voters"
+COPIES: Final = "copies"
 ANSWERS: Final = "answers"
 ROWS: Final = "rows"
 ROOM: Final = "room"
@@ -87,6 +90,8 @@ def _waits(state: ClusterState, one: ZonePartition, words: Words, has_tables: bo
         lost = tuple(node for node in group if not is_alive(state, node))
         resets = mode_of(zone).resets_itself and survives(state, one)
         yield ZoneWait(VOTERS, lost, is_stuck=not resets)
+        if resets and (unsaid := without_copy(state, one, words)):
+            yield ZoneWait(COPIES, unsaid)
         if resets and (held := _held_up(state)) and any(True for _ in maps_in(state, one.zone)):
             yield _waits_for(held)
         goes_on = False
@@ -101,6 +106,13 @@ def _waits(state: ClusterState, one: ZonePartition, words: Words, has_tables: bo
         yield ZoneWait(TRIGGER) if _has_place(state, one) else ZoneWait(PLACE, zone.nodes, is_stuck=True)
     elif not one.pending and (left := gone(state, one)):
         yield ZoneWait(GONE, left, is_stuck=True)
+
+
+def without_copy(state: ClusterState, one: ZonePartition, words: Words) -> tuple[NodeId, ...]:
+    """The nodes that are alive and have not said what they have of a partition that has lost its majority, by id."""
+    said = words.get(session(one, COPY), {})
+    nodes = () if one.reached is None else one.reached.nodes
+    return tuple(node for node in nodes if is_alive(state, node) and node not in said)
 
 
 def _has_place(state: ClusterState, one: ZonePartition) -> bool:

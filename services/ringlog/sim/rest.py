@@ -83,7 +83,7 @@ def unended_zones(state: ClusterState, words: Words, nodes: Mapping[str, SimNode
 def _has_to_come(state: ClusterState, one: ZonePartition, wait: ZoneWait, runs: set[str], stands: bool) -> bool:
     """True if nobody who is lost is waited for. ``stands``: tablets are in transition, which others may wait behind."""
     match wait.code:
-        case zone_waits.ANSWERS:
+        case zone_waits.ANSWERS | zone_waits.COPIES:
             return bool(runs.intersection(wait.nodes))
         case zone_waits.BEGIN:
             return not stands

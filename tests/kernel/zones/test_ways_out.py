@@ -22,7 +22,7 @@ from ringlog.kernel.values import Command
 from ringlog.kernel.zones.distribution import is_alive
 from ringlog.kernel.zones.model import EVERY_NODE, HIGH_AVAILABILITY, MODES
 from ringlog.operator.zone_sentences import told
-from ringlog.protocol.zone_waits import waits_of
+from ringlog.protocol.zone_waits import COPIES, VOTERS, waits_of
 from tests.kernel.zones.placed import alive, led, of_coordinator, of_rebalancer, on, said, stage, with_data, zone_only
 from tests.kernel.zones.scenes import cancel, done, down, ids, partition, reset, shown, switch, tried, trigger
 
@@ -101,6 +101,21 @@ def test_a_survivor_who_dies_when_the_others_are_back_may_be_replaced(mode: str,
         state = done(state, reset(state, {"B": 1, "C": 1}, admits_loss=True))
     state, _ = led(state)
     assert (shown(partition(state).stable), on(state), waits(state)) == ("BC", "BC", "")
+
+
+def test_an_automatic_reset_names_who_has_not_said_what_it_has() -> None:
+    """Of five nodes three are declared down, and a fourth one is, too, but nobody has said so."""
+    state, _ = led(with_data("ABCDE", partitions=1, replicas=5, mode=HIGH_AVAILABILITY))
+    state = done(state, *down("CDE"))
+    words = said(state, silent=ids("B"))
+    assert not [*of_rebalancer(state, silent=ids("B"))]
+    found = waits_of(state, partition(state), words)
+    assert [(one.code, one.nodes) for one in found] == [(VOTERS, ids("CDE")), (COPIES, ids("B"))]
+    assert "; for B to say what they have; who never will is to be declared down (ringlog node down)" in str(
+        told(state, partition(state), found)
+    )
+    state, asked = led(done(state, *down("B")))
+    assert asked[0] == "ResetPartitions"
 
 
 # -------------------------------------------------------------------------------------------------- random lives
