@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from immutables import Map
 
 from ringlog.kernel.operations.gates import GAINING_MUST_STAGES, GATED_STAGES, awaited, gate, is_met
-from ringlog.kernel.state import ClusterState
+from ringlog.kernel.service import JOINING, LEAVING, MEMBER
+from ringlog.kernel.state import ClusterState, ServiceMember
 from ringlog.kernel.values import Witness
 from ringlog.node.due import SELDOM_US, Due, Words
 from tests.kernel.entries import Noop, applied, founded
@@ -111,3 +113,20 @@ def test_the_nodes_of_a_tablet_say_at_once_that_they_have_its_stage() -> None:
         node.sees(state, 1)
         asked |= {name} if node.said[-1] >= transition.stage_epoch > before.epoch else set()
     assert asked == concerned < set(state.nodes)
+
+
+def test_who_is_in_the_write_group_says_at_once_that_it_knows_a_step_of_the_service() -> None:
+    before = a_cluster(FAR)
+    due = {name: Due(name) for name in ("A", "B", "C")}
+    for stage, asked in ((JOINING, {"A", "B"}), (LEAVING, {"A", "B"}), (MEMBER, set[str]())):
+        state = replace(before, epoch=before.epoch + 2)
+        members = {"A": ServiceMember("A", MEMBER, 1), "B": ServiceMember("B", stage, state.epoch - 1)}
+        state = replace(state, service=Map(members))
+        for one in due.values():
+            one.sent(before.epoch, WORDS, 0)
+        assert {name for name, one in due.items() if one.is_due(state, state.epoch, WORDS, 1)} == asked
+        for one in due.values():
+            one.sent(state.epoch, WORDS, 1)
+        assert not any(
+            one.is_due(replace(state, epoch=state.epoch + 1), state.epoch + 1, WORDS, 2) for one in due.values()
+        )

@@ -4,7 +4,8 @@
 the first one          of a life: who this node is, and that it is back
 a gate waits           a stage of an operation or of a tablet began at an epoch that this node has now, and had not
                        acknowledged; and the gate counts this node (``kernel.operations.gates.awaited``; of a tablet,
-                       all that have it or are to have it)
+                       all that have it or are to have it); or a node enters a stage of the metadata service that a
+                       quorum must acknowledge, and this one is in its write group
 streams                rows have arrived, or were asked for in vain: the coordinator acts on either
 the history            the last acknowledged epoch is in the older half of what is remembered: the log cannot vouch for
                        it much longer
@@ -23,7 +24,8 @@ from immutables import Map
 
 from ringlog.kernel.operations.gates import awaited
 from ringlog.kernel.operations.stages import in_flight
-from ringlog.kernel.state import ClusterState, Operation
+from ringlog.kernel.service import MEMBER
+from ringlog.kernel.state import ClusterState, Operation, ServiceMember
 from ringlog.kernel.tablets.map import TabletMap, Transition
 from ringlog.kernel.tablets.track import transitions
 from ringlog.kernel.values import Epoch, Micros, NodeId, OperationId
@@ -46,6 +48,13 @@ class Due:
         self._awaited: tuple[Epoch, ...] = ()
         self._tablets: Map[str, TabletMap] = Map()
         self._moving: tuple[Epoch, ...] = ()
+        self._service: Map[str, ServiceMember] = Map()
+        self._reconfigured: tuple[Epoch, ...] = ()
+
+    @property
+    def epoch(self) -> Epoch:
+        """The epoch that was acknowledged last; 0: none."""
+        return self._epoch
 
     def is_due(self, state: ClusterState, epoch: Epoch, words: Words, now: Micros) -> bool:
         """Whether to acknowledge ``epoch`` of ``state`` now. ``now``: of a clock that does not go back."""
@@ -70,7 +79,11 @@ class Due:
         if state.tablets is not self._tablets:
             stages = {one.stage_epoch for tablets, one in transitions(state) if self._has(tablets, one)}
             self._moving, self._tablets = tuple(stages), state.tablets
-        return self._awaited + self._moving
+        if state.service is not self._service:
+            passing = (one.since for one in state.service.values() if one.stage != MEMBER)
+            self._reconfigured = tuple(passing) if self._node in state.service else ()
+            self._service = state.service
+        return self._awaited + self._moving + self._reconfigured
 
     def _has(self, tablets: TabletMap, one: Transition) -> bool:
         return any(replica.node == self._node for replica in (*one.next, *tablets.replicas(one.tablet)))

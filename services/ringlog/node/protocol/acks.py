@@ -132,7 +132,8 @@ def _drafted(
     """What to acknowledge, None if nothing is due."""
     with holder.lock:
         state = holder.state
-        epoch = min(state.epoch, registers.acknowledgeable())
+        # Who becomes a member may hold less of the log than it acknowledged before: that stays said.
+        epoch = max(due.epoch, min(state.epoch, registers.acknowledgeable()))
         reports = tuple(holder.reports[name] for name in sorted(holder.reports) if registers.received(name))
         reports = (reports + member.words(state, epoch))[:WORDS_MAX]
         failed = tries.told()
