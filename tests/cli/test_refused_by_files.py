@@ -91,3 +91,16 @@ def test_a_defect_is_not_taken_for_a_full_disk(defect: OSError, monkeypatch: pyt
     monkeypatch.setattr(program, "app", fail)
     with pytest.raises(type(defect), match=str(defect.strerror)):
         program.main()
+
+
+@pytest.mark.parametrize(("folder", "why"), [("slip", "is not there"), ("empty", "has no segment of a log")])
+def test_an_archive_that_is_not_there_is_not_verified(
+    folder: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before a broker is asked; a file that is no segment makes no archive."""
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "000000000001-000000000002.segment.7.part").touch()
+    place = str(tmp_path / folder)
+    where = ["--bootstrap", "127.0.0.1:1", "--cluster", "c"]
+    assert ended(["log", "verify", *where, "--archive", place], monkeypatch) == 1
+    assert capsys.readouterr().err.startswith(f"archive_empty: {place} {why}")

@@ -94,11 +94,11 @@ def verify(
 ) -> None:
     """Fold archive and log anew and compare every stored snapshot with them; exit status 1 if one does not fit."""
     context, held = resolve(bootstrap, cluster), _opened(archive)
+    segments = () if held is None else held.present()
     with closing(open_snapshots(context.bootstrap, context.cluster)) as topic, past_of(context, held) as past:
         heads = [one.head for one in topic.listed()]
         with closing(open_metadata(context.bootstrap, context.cluster, "verify")) as metadata:
             identity = metadata.identity()
-        segments = () if held is None else held.segments()
         state, rows = checked(past, identity, heads)
         wrong = {row.head.epoch: row.why or _broken(topic, row.head) for row in rows}
     fault = archive_fault(state, segments) if held is not None else ""

@@ -33,6 +33,7 @@ from ringlog.log.archive_places import ArchivePlace, FolderPlace
 from ringlog.log.beginning import Beginning, SnapshotTopic
 from ringlog.log.errors import (
     ArchiveCut,
+    ArchiveEmpty,
     ArchiveForged,
     ArchiveGap,
     ArchiveOfAnotherLog,
@@ -110,6 +111,14 @@ class Archive:
             _follows(head, before)
             before = head
         return heads
+
+    def present(self) -> tuple[SegmentHead, ...]:
+        """The same, of an archive that somebody relies on. Raises ArchiveEmpty, too."""
+        if heads := self.segments():
+            return heads
+        there = "has no segment of a log" if self.folder.is_dir() else "is not there"
+        hint = "name the folder that the keeper has as RINGLOG_ARCHIVE, or begin one: `ringlog log archive --to FOLDER`"
+        raise ArchiveEmpty(f"{self.folder} {there}", hint)
 
     def records(self, heads: Iterable[SegmentHead]) -> Iterator[LogRecord]:
         """The records of these segments; of a segment none before all of it was checked. Raises as ``segments``."""

@@ -162,6 +162,12 @@ class ArchiveRefused(LogError):
         super().__init__(message, hint)
 
 
+class ArchiveEmpty(ArchiveRefused):
+    """Where the archive is to be there is no segment of any log, or no folder."""
+
+    code = "archive_empty"
+
+
 class ArchiveGap(ArchiveRefused):
     """Segments are missing between two that are there, or before the first, or between the last one and the log."""
 
