@@ -69,6 +69,15 @@ def test_the_newest_of_each_node_counts() -> None:
     assert dict(found.ignored) == {"older": 1}
 
 
+def test_what_somebody_else_reports_of_a_node_stands_until_its_own_next_report() -> None:
+    """Reports have no code (decision 101). No time that a forged one claims makes it stand for longer."""
+    found = fold_report(Reports(), report(t={0: 9}), NOW, KNOWN)
+    found = fold_report(found, report(at=NOW + CLOCK_AHEAD_US, capacity=CAPACITY_MAX, t={0: 0}), NOW, KNOWN)
+    assert found.newest["n1"].measured.capacity == CAPACITY_MAX
+    found = fold_report(found, report(at=NOW + 1, t={0: 9}), NOW + 1, KNOWN)
+    assert (found.newest["n1"].measured.capacity, dict(found.ignored)) == (100, {})
+
+
 def test_who_is_silent_is_not_measured() -> None:
     found = fold_report(Reports(), report("n1"), NOW, KNOWN)
     found = fold_report(found, report("n2"), NOW + 2, KNOWN)
