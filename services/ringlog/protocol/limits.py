@@ -6,6 +6,9 @@ a difference between two replicas.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Final
+
 from ringlog.kernel.commands.cdc import CloseCdcGeneration, CommitCdcGeneration
 from ringlog.kernel.commands.cdc_clock import LowerSettledTime, WithdrawCdcGeneration
 from ringlog.kernel.commands.cdc_expiry import ExpireCdcGeneration
@@ -15,7 +18,7 @@ from ringlog.kernel.generations.verdicts import widest_leeway
 from ringlog.kernel.outcome import Rejected
 from ringlog.kernel.settings import setting
 from ringlog.kernel.state import ClusterState
-from ringlog.kernel.values import Command, Micros
+from ringlog.kernel.values import MICROS_MAX, Command, Micros
 
 ENDS_AHEAD_MAX_US: Micros = 86_400_000_000
 """The setting for timestamps may be raised past what a wrong clock left; it must not take kept rows' streams away."""
@@ -25,32 +28,38 @@ SETTLED_AHEAD_MIN_US: Micros = 30_000_000
 """A write that is appended before a lowering is in the log must use less than the lowered time: so much is left."""
 
 
+@dataclass(frozen=True, slots=True)
+class TimeLimit:
+    """The time ``field`` of a command lies at most ``setting`` ahead, and at most ``most``; else ``code``."""
+
+    field: str
+    setting: str
+    code: str
+    most: Micros = MICROS_MAX
+
+
+_HORIZON: Final = ("cdc_horizon_ahead_max_us", "horizon_too_far_ahead")
+_TIMESTAMP: Final = ("cdc_timestamp_ahead_max_us", "timestamp_too_far_ahead")
+LIMITS: Final[dict[type[Command], TimeLimit]] = {
+    AdvanceCdcWriter: TimeLimit("horizon", *_HORIZON),
+    SettleVerdicts: TimeLimit("until", *_HORIZON),
+    CommitCdcGeneration: TimeLimit("timestamp", *_TIMESTAMP),
+    CloseCdcGeneration: TimeLimit("closed_at", *_TIMESTAMP, ENDS_AHEAD_MAX_US),
+    ExpireCdcGeneration: TimeLimit("expired_at", *_TIMESTAMP, ENDS_AHEAD_MAX_US),
+}
+
+
 def too_far_ahead(state: ClusterState, command: Command, now: Micros) -> Rejected | None:
     """Why the validator refuses a time by its own clock, ``now``, or None.
 
     A horizon or timestamp that a mistaken clock put far ahead would hold up every later generation; an expiry that is
     ahead of the present would take streams away whose rows are kept.
     """
-    if isinstance(command, AdvanceCdcWriter):
-        latest = now + setting(state, "cdc_horizon_ahead_max_us")
-        if command.horizon > latest:
-            return Rejected("horizon_too_far_ahead", f"horizon: {command.horizon} is above {latest}")
-    if isinstance(command, SettleVerdicts):
-        latest = now + setting(state, "cdc_horizon_ahead_max_us")
-        if command.until > latest:
-            return Rejected("horizon_too_far_ahead", f"until: {command.until} is above {latest}")
-    if isinstance(command, CommitCdcGeneration):
-        latest = now + setting(state, "cdc_timestamp_ahead_max_us")
-        if command.timestamp > latest:
-            return Rejected("timestamp_too_far_ahead", f"timestamp: {command.timestamp} is above {latest}")
-    if isinstance(command, CloseCdcGeneration):
-        latest = now + min(setting(state, "cdc_timestamp_ahead_max_us"), ENDS_AHEAD_MAX_US)
-        if command.closed_at > latest:
-            return Rejected("timestamp_too_far_ahead", f"closed_at: {command.closed_at} is above {latest}")
-    if isinstance(command, ExpireCdcGeneration):
-        latest = now + min(setting(state, "cdc_timestamp_ahead_max_us"), ENDS_AHEAD_MAX_US)
-        if command.expired_at > latest:
-            return Rejected("timestamp_too_far_ahead", f"expired_at: {command.expired_at} is above {latest}")
+    limit = LIMITS.get(type(command))
+    if limit is not None:
+        time, latest = getattr(command, limit.field), now + min(setting(state, limit.setting), limit.most)
+        if time > latest:
+            return Rejected(limit.code, f"{limit.field}: {time} is above {latest}")
     if isinstance(command, WithdrawCdcGeneration):
         return _operates(state, command, now + WITHDRAWN_AHEAD_MIN_US)
     if isinstance(command, LowerSettledTime):
