@@ -58,18 +58,9 @@ class KnownRows:
         """True if nothing more of that write goes to the partition ``to`` of the CDC topic, or to the ``LETTERS``."""
         return offset < max(self.settled.get(partition, 0), self.lasts.get((partition, to), 0))
 
-    @property
-    def decided(self) -> frozenset[tuple[int, int]]:
-        """Mutations of which a row is there."""
-        return frozenset((partition, offset) for partition, offset, _, _ in self.rows)
-
     def has_row(self, name: tuple[int, int, int, int], to: int) -> bool:
         """True for a row that must not go out to that partition."""
         return self.is_settled(*name[:2], to) or name in self.rows or name[:3] in self.whole or name[:2] in self.letters
-
-    def has_letter(self, place: tuple[int, int], decided: frozenset[tuple[int, int]]) -> bool:
-        """True for the letter of a mutation that must not go out. ``decided``: as above, worked out once."""
-        return self.is_settled(*place, LETTERS) or place in self.letters or place in decided
 
 
 def known_of(noted: Iterable[Noted]) -> KnownRows:
@@ -137,6 +128,26 @@ class RestOfWrite:
             return None
         self._next += 1
         return self._next - 1
+
+
+class LeftToWrite:
+    """What is still to go out where these rows and letters are there. It is asked of all that would, in order."""
+
+    def __init__(self, known: KnownRows) -> None:
+        self._known = known
+        self._decided = frozenset((partition, offset) for partition, offset, _, _ in known.rows)
+        self._rests = {write: RestOfWrite(operations) for write, operations in known.begun.items()}
+
+    def number(self, name: tuple[int, int, int, int], to: int, operation: int, last: bool) -> int | None:
+        """The number under which a row goes out to that partition; None: it must not. ``name``: as in ``KnownRows``."""
+        known, rest = self._known, self._rests.get(name[:3])
+        if rest is None or name[:2] in known.letters or known.is_settled(*name[:2], to):
+            return None if known.has_row(name, to) else name[3]
+        return rest.take(operation, last)
+
+    def has_letter(self, place: tuple[int, int]) -> bool:
+        """True for the letter of a mutation that must not go out."""
+        return self._known.is_settled(*place, LETTERS) or place in self._known.letters or place in self._decided
 
 
 def _kind(operation: int) -> int:

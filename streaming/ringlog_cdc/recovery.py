@@ -43,9 +43,8 @@ from ringlog_cdc.frames import TopicReader, at_or_after, chunks
 from ringlog_cdc.known import (
     LETTERS,
     KnownRows,
+    LeftToWrite,
     Noted,
-    RestOfWrite,
-    Write,
     concerns,
     known_of,
     may_have_written,
@@ -247,10 +246,9 @@ def without(function: Callable[[Batches], Batches], known: Any, counts: Any) -> 
     """The function of the rows, without what is there. ``known``: a broadcast; ``counts``: accumulates tallies."""
 
     def outgoing(batches: Batches) -> Batches:
-        there: KnownRows = known.value
-        decided, rests = there.decided, {write: RestOfWrite(operations) for write, operations in there.begun.items()}
+        left = LeftToWrite(known.value)
         for batch in function(batches):
-            found, renumbered = known_in(batch, there, decided, rests)
+            found, renumbered = known_in(batch, left)
             counts.add(correction(batch.filter(pa.array(found))))
             if renumbered:
                 values = batch.column("value").to_pylist()
@@ -262,12 +260,10 @@ def without(function: Callable[[Batches], Batches], known: Any, counts: Any) -> 
     return outgoing
 
 
-def known_in(
-    batch: pa.RecordBatch, there: KnownRows, decided: frozenset[tuple[int, int]], rests: Mapping[Write, RestOfWrite]
-) -> tuple[NDArray[np.bool_], dict[int, bytes]]:
+def known_in(batch: pa.RecordBatch, left: LeftToWrite) -> tuple[NDArray[np.bool_], dict[int, bytes]]:
     """True for the records of a batch of ``OUT`` that must not go out; and rows that go out under another number.
 
-    ``rests``: of the writes that are half written; they take the rows of all batches, in order.
+    ``left`` is asked of the rows of all batches, in order.
     """
     partitions = batch.column("partition").to_numpy(zero_copy_only=False)
     found, renumbered = np.zeros(len(partitions), dtype=bool), dict[int, bytes]()
@@ -276,21 +272,16 @@ def known_in(
         of = heads_of(batch.column("value").take(pa.array(rows)))
         columns = of.partitions, of.offsets, of.timestamps, of.numbers
         names = [*zip(*(column.tolist() for column in columns), strict=True)]
-        to = partitions[rows].tolist()
-        found[rows] = [there.has_row(*one) for one in zip(names, to, strict=True)]
-        for at, name in enumerate(names if rests else ()):
-            is_known = name[:2] in there.letters or there.is_settled(name[0], name[1], to[at])
-            if name[:3] not in rests or is_known:
-                continue
-            place = int(rows[at])
-            number = rests[name[:3]].take(int(of.operations[at]), bool(of.lasts[at]))
-            found[place] = number is None
+        asked = zip(names, partitions[rows].tolist(), of.operations.tolist(), of.lasts.tolist(), strict=True)
+        numbers = [left.number(*one) for one in asked]
+        found[rows] = [number is None for number in numbers]
+        for place, name, number in zip(rows.tolist(), names, numbers, strict=True):
             if number is not None and number != name[3]:
                 row = decoded(batch.column("value")[place].as_py())
                 renumbered[place] = encode_cdc_row(replace(row, batch_seq_no=number))
     for place in letters.tolist():
         _, partition, offset = batch.column("key")[place].as_py().decode().rsplit("/", 2)
-        found[place] = there.has_letter((int(partition), int(offset)), decided)
+        found[place] = left.has_letter((int(partition), int(offset)))
     return found, renumbered
 
 

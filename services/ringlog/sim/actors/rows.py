@@ -12,7 +12,7 @@ from ringlog.sim.memo import cached_mutation
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import CdcRow, DeadLetter, decode_cdc_row, decode_dead_letter
 from ringlog_cdc.images.define import States
-from ringlog_cdc.known import KnownRows, Noted, RestOfWrite
+from ringlog_cdc.known import KnownRows, LeftToWrite, Noted
 from ringlog_cdc.plan import PlanEntry
 from ringlog_cdc.routing import RoutingTable
 from ringlog_cdc.rows import Input, PartContext
@@ -75,19 +75,16 @@ def _name(row: CdcRow) -> tuple[int, int, int, int]:
 
 def without(places: Places, known: KnownRows) -> Places:
     """What goes out, without what is there; writes that are half written are completed."""
-    decided, rests = known.decided, {write: RestOfWrite(operations) for write, operations in known.begun.items()}
+    left = LeftToWrite(known)
 
-    def left(found: CdcRow | DeadLetter, to: int) -> CdcRow | DeadLetter | None:
+    def goes_out(found: CdcRow | DeadLetter, to: int) -> CdcRow | DeadLetter | None:
         if isinstance(found, DeadLetter):
-            return None if known.has_letter((found.partition, found.offset), decided) else found
-        name = _name(found)
-        if name[:3] not in rests or name[:2] in known.letters or known.is_settled(*name[:2], to):
-            return None if known.has_row(name, to) else found
-        number = rests[name[:3]].take(found.operation, found.end_of_batch)
+            return None if left.has_letter((found.partition, found.offset)) else found
+        number = left.number(_name(found), to, found.operation, found.end_of_batch)
         return None if number is None else replace(found, batch_seq_no=number)
 
     rest = {
-        place: [(key, value) for key, found in values if (value := left(found, place[1])) is not None]
+        place: [(key, value) for key, found in values if (value := goes_out(found, place[1])) is not None]
         for place, values in places.items()
     }
     return {place: values for place, values in rest.items() if values}
