@@ -7,6 +7,7 @@ import uuid
 from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +17,8 @@ from hypothesis import strategies as st
 from ringlog.kernel.generations.describe import generate
 from ringlog.kernel.generations.statements import TableShape
 from ringlog.kernel.state import Generation, Node
+from ringlog.sim.actors.driver import facts as simulated
+from ringlog.sim.actors.rows import Taken
 from ringlog.wire import reading
 from ringlog.wire.records import (
     Bounds,
@@ -278,18 +281,24 @@ def test_whatever_has_plain_names_is_plain(mutations: list[Mutation]) -> None:
 
 @given(st.lists(VALUES, min_size=1, max_size=20), st.integers(NOW - LEEWAY, NOW + LEEWAY))
 def test_facts_are_those_of_each_record(values: list[bytes | None], horizon: int) -> None:
+    """And those that the simulated job finds out, which goes through single records."""
     batch = batch_of(values)
     (facts,) = facts_function(horizon, LEEWAY)(iter([batch]))
-    rows = batch.to_pylist()
-    for fact in facts.to_pylist():
-        uses = {}
-        for row in rows:
-            if row["partition"] == fact["partition"]:
-                item = Input(0, 0, row["appended"], None, row["value"], read_mutation(row["value"]))
-                uses[row["offset"]] = item.use(LEEWAY)
-        held = [offset for offset, use in uses.items() if use >= horizon]
-        assert fact["held"] == min(held, default=NEVER)
-        assert fact["used"] == max((use for use in uses.values() if use < horizon), default=0)
+    found = {
+        fact["partition"]: (None if fact["held"] == NEVER else fact["held"], fact["used"]) for fact in facts.to_pylist()
+    }
+    unused: Any = None
+    rows = [
+        Taken(unused, Input(row["partition"], row["offset"], row["appended"], None, row["value"], mutation))
+        for row in batch.to_pylist()
+        for mutation in (read_mutation(row["value"]),)
+    ]
+    positions = dict.fromkeys(found, 0)
+    assert found == {one.partition: (one.held, one.used) for one in simulated(rows, positions, horizon, LEEWAY)}
+    for partition, (held, used) in found.items():
+        uses = {row.item.offset: row.item.use(LEEWAY) for row in rows if row.item.partition == partition}
+        assert held == min((offset for offset, use in uses.items() if use >= horizon), default=None)
+        assert used == max((use for use in uses.values() if use < horizon), default=0)
 
 
 def test_an_operation_that_no_schema_has_is_left_to_the_reader_of_single_records() -> None:

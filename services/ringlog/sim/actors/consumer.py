@@ -3,6 +3,9 @@
 It follows ``cdc-generations`` in the change topics and reads the CDC topic where ``ringlog.client.cdc.reading`` says.
 Its progress, and what it has delivered, are one file: a crash loses neither without the other. What it drops is
 compared with what it has delivered, which the core does not remember.
+
+Retold is the loop around the core, as every reader has one of its own: when it reads, looks for the next generation
+and stores its place. The core gives the same rows in whatever order that is done.
 """
 
 from __future__ import annotations

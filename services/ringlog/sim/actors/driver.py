@@ -3,6 +3,10 @@
 Spark's side is modelled: the end of a batch is on disk before the batch begins, a batch without a commit is handed out
 again, tasks write their rows in order and again until they are acknowledged. What a plan says, which rows are held, and
 what becomes of each mutation are the production functions.
+
+Retold, since a batch here has a handful of records and Arrow takes half a millisecond for any: ``facts``. A test holds
+the two to each other and to the definition (``tests/cdc/test_columnar.py``). What the effects of a start do to the disk
+is retold, too: there files with their syncs, here a folder, and the time that a write takes.
 """
 
 from __future__ import annotations

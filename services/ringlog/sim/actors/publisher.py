@@ -2,6 +2,9 @@
 
 All change topics are one partition here; a record's key is its topic, its value the bytes that the topic gets (with
 the record's own key before them, for the check). No topic is made again, so nothing is ever lacking.
+
+It reads the log itself, from the last published epoch on. In production the replica's ``Feed`` hands over the same
+records between threads, and falls back on reading, too; here there is one thread.
 """
 
 from __future__ import annotations

@@ -2,6 +2,9 @@
 
 They live beside the rows of a node and follow the log at a pace of their own; the node acknowledges what both have. A
 batch of the journal takes a while to get to the disk. On the host's disk: ``registers``.
+
+Retold is how a request waits for its epoch: in production it holds a thread (``register_host``), here it is put aside
+and taken up again when the epoch is adopted.
 """
 
 from __future__ import annotations

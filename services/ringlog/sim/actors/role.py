@@ -2,6 +2,7 @@
 
 The recipe of ``ringlog.agents``: who owns the role's topic starts a worker; it serves one term, from its take-over
 until a higher term is folded, it is fenced, or the group gives the partition to another. It is started again then.
+The group is faust's and the broker's business, so nothing of ours is retold but who begins a worker, and when it ends.
 """
 
 from __future__ import annotations
