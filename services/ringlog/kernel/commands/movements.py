@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Final
 
 from ringlog.kernel.commands.features import missing_feature
-from ringlog.kernel.commands.rules import to_ignore
+from ringlog.kernel.commands.rules import registered, to_ignore
 from ringlog.kernel.commands.service import last_reader
 from ringlog.kernel.commands.tokens import bad_tokens, unavailable_tokens
 from ringlog.kernel.operations.admission import admit, planned, refusal, requested
@@ -66,9 +66,9 @@ def decide_join(state: ClusterState, command: Join, context: EntryContext) -> De
     refused = bad_tokens(state, command.tokens, command.seed)
     if refused is not None:
         return refused
-    node = state.nodes.get(command.node)
-    if node is None:
-        return Rejected("unknown_node", f"node: {command.node} is not registered")
+    node = registered(state, command.node)
+    if isinstance(node, Rejected):
+        return node
     if node.state != "none":
         return Rejected(
             "wrong_node_state",
@@ -145,9 +145,9 @@ class Replace(Command):
 
 def decide_replace(state: ClusterState, command: Replace, context: EntryContext) -> Decision:
     """The new node is ``replacing``, the old one ``removing``."""
-    node = state.nodes.get(command.node)
-    if node is None:
-        return Rejected("unknown_node", f"node: {command.node} is not registered")
+    node = registered(state, command.node)
+    if isinstance(node, Rejected):
+        return node
     if node.state != "none":
         return Rejected(
             "wrong_node_state",
@@ -294,9 +294,9 @@ def decide_rebuild(state: ClusterState, command: Rebuild, context: EntryContext)
 
 
 def _normal(state: ClusterState, name: NodeId, field: str) -> Node | Rejected:
-    node = state.nodes.get(name)
-    if node is None:
-        return Rejected("unknown_node", f"{field}: {name} is not registered")
+    node = registered(state, name, field)
+    if isinstance(node, Rejected):
+        return node
     if node.state != "normal":
         return Rejected("wrong_node_state", f"{field}: {node.name} is {shown_state(state, node.id)}, it must be normal")
     return node

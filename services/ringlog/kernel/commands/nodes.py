@@ -13,7 +13,7 @@ from operator import attrgetter
 from typing import Annotated, Final
 
 from ringlog.kernel.commands.features import missing_feature
-from ringlog.kernel.commands.rules import NAME_RULE, UUID_RULE, Check, broken_field, reason_rule
+from ringlog.kernel.commands.rules import NAME_RULE, UUID_RULE, Check, broken_field, reason_rule, registered
 from ringlog.kernel.operations.node_states import shown_state
 from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.outcome import Accepted, Decision, EntryContext, Rejected
@@ -139,9 +139,9 @@ def decide_update_node(state: ClusterState, command: UpdateNode, context: EntryC
     given = {name: said for name, said in zip(UPDATED, _given(command), strict=True) if said is not None}
     if not given:
         return Rejected("bad_field", f"node: nothing is to change; give one of {', '.join(UPDATED)}")
-    node = state.nodes.get(command.node)
-    if node is None:
-        return Rejected("unknown_node", f"node: {command.node} is not registered")
+    node = registered(state, command.node)
+    if isinstance(node, Rejected):
+        return node
     if command.features is not None:
         given["features"] = tuple(sorted(command.features))
     updated = replaced(node, **given)
@@ -208,9 +208,9 @@ class UnregisterNode(Command):
 
 def decide_unregister_node(state: ClusterState, command: UnregisterNode, context: EntryContext) -> Decision:
     """A node that owns nothing and asks for nothing has left."""
-    node = state.nodes.get(command.node)
-    if node is None:
-        return Rejected("unknown_node", f"node: {command.node} is not registered")
+    node = registered(state, command.node)
+    if isinstance(node, Rejected):
+        return node
     if node.state != "none":
         return Rejected(
             "wrong_node_state",
@@ -259,9 +259,9 @@ def decide_declare_up(state: ClusterState, command: DeclareUp, context: EntryCon
 def _declared(state: ClusterState, name: str, reason: str, context: EntryContext, *, down: bool) -> Decision:
     if (broken := broken_field(reason_rule(reason, 0))) is not None:
         return broken
-    node = state.nodes.get(name)
-    if node is None:
-        return Rejected("unknown_node", f"node: {name} is not registered")
+    node = registered(state, name)
+    if isinstance(node, Rejected):
+        return node
     if node.state == "left":
         return Rejected("wrong_node_state", f"node: {node.name} has left")
     if node.down == down:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Annotated, Final
 
-from ringlog.kernel.commands.rules import bad_witnesses, broken_field, reason_rule, to_ignore
+from ringlog.kernel.commands.rules import bad_witnesses, broken_field, reason_rule, registered, to_ignore
 from ringlog.kernel.operations.cancel import cancel
 from ringlog.kernel.operations.failures import counts_from, stopped_by
 from ringlog.kernel.operations.gates import REPORTED_STAGES, gaining_nodes, is_fully_met, is_relaxed, outnumbered
@@ -151,8 +151,8 @@ def decide_fail_operation(state: ClusterState, command: FailOperation, context: 
     operation = _going_on(state, command.operation, command.reason)
     if isinstance(operation, Rejected):
         return operation
-    if command.node and command.node not in state.nodes:
-        return Rejected("unknown_node", f"node: {command.node} is not registered")
+    if command.node and isinstance(unknown := registered(state, command.node), Rejected):
+        return unknown
     if command.tries and (refused := _not_tried_in_vain(state, operation, command)) is not None:
         return refused
     failure = Failure(context.epoch, command.reason, command.node, command.tries)

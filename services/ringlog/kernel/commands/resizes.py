@@ -19,6 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Final
 
+from ringlog.kernel.commands.rules import registered
 from ringlog.kernel.operations.reports import broken_report
 from ringlog.kernel.operations.stages import REQUESTED, in_flight
 from ringlog.kernel.outcome import Accepted, Decision, EntryContext, Rejected
@@ -122,8 +123,8 @@ def resize_session(table: str, sequence: int) -> str:
 
 def _not_ready(state: ClusterState, tablets: TabletMap, resize: Resize, command: FinishResize) -> Rejected | None:
     for witness in command.witnesses:
-        if witness.node not in state.nodes:
-            return Rejected("unknown_node", f"witnesses: {witness.node} is not registered")
+        if isinstance(unknown := registered(state, witness.node, "witnesses"), Rejected):
+            return unknown
         if not (0 <= witness.applied <= state.epoch and 0 <= witness.drained <= state.epoch):
             return Rejected("bad_field", f"witnesses: epochs of {witness.node} must lie between 0 and {state.epoch}")
     who = members(tablets)

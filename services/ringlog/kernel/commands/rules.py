@@ -6,7 +6,7 @@ Values have the right Python type already (the schema of the record sees to that
 from __future__ import annotations
 
 from ringlog.kernel.outcome import Rejected
-from ringlog.kernel.state import ClusterState
+from ringlog.kernel.state import ClusterState, Node
 from ringlog.kernel.values import NodeId, Witness
 from ringlog.kernel.witnessed import PackedWitnesses
 
@@ -40,14 +40,19 @@ def seed_rule(seed: bytes) -> Check:
     return len(seed) == SEED_BYTES, "seed", f"must be {SEED_BYTES} bytes"
 
 
+def registered(state: ClusterState, name: NodeId, field: str = "node") -> Node | Rejected:
+    """The node of this id, which ``field`` of a command names."""
+    return state.nodes.get(name) or Rejected("unknown_node", f"{field}: {name} is not registered")
+
+
 def to_ignore(
     state: ClusterState, names: tuple[NodeId, ...], not_these: tuple[NodeId, ...]
 ) -> tuple[NodeId, ...] | Rejected:
     """The nodes to ignore, sorted: registered, declared down, not those that the operation is about."""
     for name in names:
-        node = state.nodes.get(name)
-        if node is None:
-            return Rejected("unknown_node", f"ignore_nodes: {name} is not registered")
+        node = registered(state, name, "ignore_nodes")
+        if isinstance(node, Rejected):
+            return node
         if not node.down:
             return Rejected("wrong_node_state", f"ignore_nodes: {node.name} was not declared down")
         if name in not_these:
@@ -60,11 +65,11 @@ def bad_witnesses(state: ClusterState, witnesses: tuple[Witness, ...] | PackedWi
     if isinstance(witnesses, PackedWitnesses) and _all_sound(state, witnesses):
         return None
     for witness in witnesses:
-        if witness.node not in state.nodes:
-            return Rejected("unknown_node", f"witnesses: {witness.node} is not registered")
+        node = registered(state, witness.node, "witnesses")
+        if isinstance(node, Rejected):
+            return node
         if not (0 <= witness.applied <= state.epoch and 0 <= witness.drained <= state.epoch):
-            name = state.nodes[witness.node].name
-            return Rejected("bad_field", f"witnesses: epochs of {name} must lie between 0 and {state.epoch}")
+            return Rejected("bad_field", f"witnesses: epochs of {node.name} must lie between 0 and {state.epoch}")
     return None
 
 

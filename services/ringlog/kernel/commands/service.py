@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Annotated, Final
 
-from ringlog.kernel.commands.rules import bad_witnesses, broken_field
+from ringlog.kernel.commands.rules import bad_witnesses, broken_field, registered
 from ringlog.kernel.outcome import Accepted, Decision, EntryContext, Rejected
 from ringlog.kernel.service import (
     EXCLUDED_MAX,
@@ -60,9 +60,9 @@ class AddServiceMember(Command):
 
 def decide_add_service_member(state: ClusterState, command: AddServiceMember, context: EntryContext) -> Decision:
     """A normal node that is up and not excluded, while no other is on its way; one more member is wanted."""
-    node = state.nodes.get(command.node)
-    if node is None:
-        return Rejected("unknown_node", f"node: {command.node} is not registered")
+    node = registered(state, command.node)
+    if isinstance(node, Rejected):
+        return node
     if node.id in state.service:
         return Rejected("member_exists", f"node: {node.name} is in the metadata service: {_stage(state, node.id)}")
     if (why := unfit(state, node)) is not None:
@@ -88,9 +88,9 @@ class RemoveServiceMember(Command):
 
 def decide_remove_service_member(state: ClusterState, command: RemoveServiceMember, context: EntryContext) -> Decision:
     """Never the last one of the read group, and while no other is on its way; one member less is wanted."""
-    node = state.nodes.get(command.node)
-    if node is None:
-        return Rejected("unknown_node", f"node: {command.node} is not registered")
+    node = registered(state, command.node)
+    if isinstance(node, Rejected):
+        return node
     if node.id not in state.service:
         return Rejected("no_member", f"node: {node.name} is no member of the metadata service")
     if (busy := _busy(state, besides=node.id)) is not None:
@@ -132,8 +132,8 @@ def decide_reconfigure_service(state: ClusterState, command: ReconfigureService,
     if broken is not None:
         return broken
     for name in excluded or ():
-        if name not in state.nodes:
-            return Rejected("unknown_node", f"excluded: {name} is not registered")
+        if isinstance(unknown := registered(state, name, "excluded"), Rejected):
+            return unknown
     goal = state.service_goal
     if command.automatic:
         goal = ServiceGoal(0, True, False, goal.excluded)

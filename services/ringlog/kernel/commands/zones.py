@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Annotated, Final
 
-from ringlog.kernel.commands.rules import IDENTIFIER_RULE, NAME_RULE, broken_field
+from ringlog.kernel.commands.rules import IDENTIFIER_RULE, NAME_RULE, broken_field, registered
 from ringlog.kernel.outcome import Accepted, Decision, EntryContext, Rejected
 from ringlog.kernel.state import ClusterState, advance
 from ringlog.kernel.values import Command, is_identifier, is_name
@@ -262,9 +262,9 @@ def _unfit_nodes(state: ClusterState, zone: Zone) -> Rejected | None:
     if len(zone.nodes) > DATA_NODES_MAX or len(set(zone.nodes)) < len(zone.nodes):
         return Rejected("bad_field", f"nodes: must name at most {DATA_NODES_MAX:,} nodes, each once")
     for name in zone.nodes:
-        node = state.nodes.get(name)
-        if node is None:
-            return Rejected("unknown_node", f"nodes: {name} is not registered")
+        node = registered(state, name, "nodes")
+        if isinstance(node, Rejected):
+            return node
         if node.state == "left":
             return Rejected("wrong_node_state", f"nodes: {node.name} has left")
         if lacks := sorted(set(zone.profiles).difference(node.features)):
