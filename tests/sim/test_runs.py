@@ -20,7 +20,7 @@ from ringlog.sim.families import CHECKS, FAMILIES
 from ringlog.sim.mutants import MUTANTS
 from ringlog.sim.mutants.plant import planted
 from ringlog.sim.mutants.reading import bugs_of
-from ringlog.sim.prefix import forget_prefixes, prefix_of
+from ringlog.sim.prefix import _prefix_of, prefix_of
 from ringlog.sim.regressions import NoScript, load, save
 from ringlog.sim.run import RunReport, run_script
 from ringlog.sim.script import (
@@ -110,7 +110,7 @@ def test_a_prepared_log_is_a_cluster_at_rest(founded: int) -> None:
     placement = placement_of_keyspace(state, "ks")
     assert placement is not None
     assert all(len(group.read) == min(2, founded) for group in placement.ranges)
-    forget_prefixes()
+    _prefix_of.cache_clear()
     assert digest(prefix_of(ClusterShape(founded, 1, 2, 2, 10_000, old=False)).states[-1]) == digest(state)
 
 

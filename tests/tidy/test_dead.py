@@ -83,11 +83,9 @@ HOOKS = {
 }
 FOR_TESTS = {
     "history_problems": "the gate of released schemas, for whoever releases",
-    "forget_prefixes": "a planted bug changes the code that made them",
-    "FLIGHTS_WITHOUT_TAILNUM": "a fact of the data set that the tests hold it to",
-    "decode_state": "a replica that starts from a stored state; nothing stores one yet",
-    "MemoryKeyed": "the topic of snapshots in memory",
-    "compact": "the memory log's conformance to a broker that compacts",
+    "MemoryKeyed": "the topic of snapshots in memory, also of benchmarks",
+    "compact": "what a broker may do to it at any time",
+    "decode_state": "the inverse of ``encode`` as a whole: parts of a snapshot are decoded one by one",
 }
 
 

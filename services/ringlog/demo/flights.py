@@ -33,7 +33,6 @@ TABLE = "by_plane"
 COPIED_EVERY = 10
 TABLETS = 8
 FLIGHTS_TOTAL = 336_776
-FLIGHTS_WITHOUT_TAILNUM = 2_512
 
 _KEY_COLUMNS = (Column("tailnum", "text"), Column("sched_dep", "timestamp"), Column("flight", "int"))
 _TEXT = ("carrier", "origin", "dest")

@@ -147,11 +147,6 @@ def _made(shape: ClusterShape) -> Prefix:
     return Prefix(records, tuple(one.item for one in made), states, tuple(changes))
 
 
-def forget_prefixes() -> None:
-    """Make them anew when they are asked for: the code that makes them has changed."""
-    _prefix_of.cache_clear()
-
-
 def change_values(before: ClusterState, after: ClusterState) -> list[tuple[str, object]]:
     """What the simulated change topics get for one epoch: (topic, (key, value)), and for ``epochs`` the value alone."""
     values: list[tuple[str, object]] = []
