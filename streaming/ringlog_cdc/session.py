@@ -21,6 +21,7 @@ from pyspark.errors import PySparkException
 from pyspark.java_gateway import ensure_callback_server_started, launch_gateway
 from pyspark.sql import SparkSession
 
+from ringlog.runtime.kafka_config import jvm_options
 from ringlog.stack import class_archives
 from ringlog.stack.class_archives import SPARK
 from ringlog.stack.java import prefer_fitting
@@ -84,9 +85,8 @@ def open_session(
         builder = builder.master(master)
     if not is_submitted():  # its JVM would run already, with the jars and options that it was given
         prefer_fitting(os.environ)
-        flags = (
-            " ".join(("-XX:+UseSerialGC", *class_archives.options(SPARK), java_options)) if is_local else java_options
-        )
+        ours = ("-XX:+UseSerialGC", *class_archives.options(SPARK)) if is_local else ()
+        flags = " ".join((*ours, *jvm_options(), java_options)).strip()
         if flags:
             builder = builder.config("spark.driver.extraJavaOptions", flags)
         if jars:

@@ -1,8 +1,9 @@
 """A broker as a company runs one: nobody does anything without logging in, and Ringlog's user may do what it needs.
 
-Its listeners: USERS (SASL_PLAINTEXT with SCRAM-SHA-512) and TLS (SASL_SSL with PLAIN and a certificate of the broker's
-own). The broker speaks to itself over a third one. The stack's own plain listener is there too, but who comes in by it
-is nobody, and may write to the stack's probe topic only.
+Its listeners: USERS (SASL_PLAINTEXT with SCRAM-SHA-512), TLS (SASL_SSL with PLAIN and a certificate of the broker's
+own) and TOKENS (SASL_PLAINTEXT with OAUTHBEARER; Kafka's own validator takes tokens that nobody signed). The broker
+speaks to itself over another one. The stack's own plain listener is there too, but who comes in by it is nobody, and
+may write to the stack's probe topic only.
 """
 
 from __future__ import annotations
@@ -41,6 +42,11 @@ from ringlog.stack.probes import PROBE_TOPIC
 
 PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
 SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
+UNSIGNED = (
+    "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required "
+    'unsecuredLoginStringClaim_sub="broker";'
+)
+"""The broker's own log-in, which it never does; beside it Kafka takes tokens without a signature."""
 STORE_PASSWORD = "of-the-store"
 WAIT_S = 60.0
 OWN = ("kafka", "ringlog")
@@ -69,6 +75,7 @@ class Guarded:
     stack: StackInfo
     users: str
     tls: str
+    tokens: str
     login: Path
     tls_login: Path
     secrets: tuple[str, ...]
@@ -79,14 +86,14 @@ class Guarded:
 @contextmanager
 def guarded_kafka(folder: Path) -> Iterator[Guarded]:
     """The broker, with rights for clusters whose names begin with ``PREFIX``."""
-    plain, controller, inner, users, tls = choose(5)
+    plain, controller, inner, users, tls, tokens = choose(6)
     data, names = folder / "data", (*OWN, *(kind.value for kind in BrokerUser))
     words = {name: secrets.token_urlsafe(12) for name in names}
     layout = StackLayout(data)
     data.mkdir()
     keystore, certificate = _certificate(folder)
     write_settings(layout, StackSettings(new_cluster_id(), plain, controller, profile="quick", request=0))
-    ports = {"PLAINTEXT": plain, "CONTROLLER": controller, "INNER": inner, "USERS": users, "TLS": tls}
+    ports = {"PLAINTEXT": plain, "CONTROLLER": controller, "INNER": inner, "USERS": users, "TLS": tls, "TOKENS": tokens}
     lines = _broker_lines(ports, words, keystore)
     layout.own_properties.write_text("".join(f"{name}={value}\n" for name, value in lines.items()), encoding="utf-8")
     login, tls_login = folder / "client.properties", folder / "tls.properties"
@@ -108,7 +115,8 @@ def guarded_kafka(folder: Path) -> Iterator[Guarded]:
             starting = pool.submit(own.up)
             _give_rights(f"{HOST}:{inner}", words)
             info = starting.result()
-        yield Guarded(info, f"{HOST}:{users}", f"{HOST}:{tls}", login, tls_login, tuple(words.values()), admin, logins)
+        addresses = f"{HOST}:{users}", f"{HOST}:{tls}", f"{HOST}:{tokens}"
+        yield Guarded(info, *addresses, login, tls_login, tuple(words.values()), admin, logins)
     finally:
         own.down()
 
@@ -137,6 +145,8 @@ def _broker_lines(ports: dict[str, int], words: dict[str, str], keystore: Path) 
         "sasl.mechanism.controller.protocol": "PLAIN",
         "listener.name.users.sasl.enabled.mechanisms": "SCRAM-SHA-512",
         "listener.name.users.scram-sha-512.sasl.jaas.config": f"{SCRAM_MODULE} required;",
+        "listener.name.tokens.sasl.enabled.mechanisms": "OAUTHBEARER",
+        "listener.name.tokens.oauthbearer.sasl.jaas.config": UNSIGNED,
         "listener.name.tls.ssl.keystore.type": "PKCS12",
         "listener.name.tls.ssl.keystore.location": str(keystore),
         "listener.name.tls.ssl.keystore.password": STORE_PASSWORD,

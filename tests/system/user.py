@@ -31,6 +31,10 @@ class User:
         """A variable of the shell, from now on."""
         self._environment[name] = value
 
+    def variable(self, name: str) -> str:
+        """What a variable of the shell has."""
+        return self._environment.get(name, "")
+
     def run(self, *words: str, status: int = 0) -> str:
         """A command that ends; returns its standard output."""
         ended = subprocess.run(

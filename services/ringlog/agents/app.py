@@ -28,6 +28,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import faust
+from aiokafka.abc import AbstractTokenProvider
+from aiokafka.errors import KafkaConnectionError
 from faust.tables.manager import TableManager
 from faust.types import TP, EventT
 from faust.types.auth import CredentialsT
@@ -39,7 +41,8 @@ from ringlog.agents.watch import end_of
 from ringlog.agents.watched import ProcessView
 from ringlog.log.watch import Lost, TopicWatch
 from ringlog.runtime.kafka_config import SILENCE_MS, current
-from ringlog.runtime.kafka_security import Security
+from ringlog.runtime.kafka_oauth import NoToken, OAuth
+from ringlog.runtime.kafka_security import BadKafkaConfig, Security
 from ringlog.runtime.logs import get_logger
 from ringlog.runtime.settings import ProcessSettings
 
@@ -261,9 +264,32 @@ class AgentEnded(Exception):
     """Ends the worker's process in an orderly way: the role was taken over, or has to halt."""
 
 
+class Tokens(AbstractTokenProvider):  # type: ignore[misc]
+    """Gives aiokafka the token of the moment; one that there is not now is as a broker that is away: it tries again.
+
+    Raises BadKafkaConfig where there can be none.
+    """
+
+    def __init__(self, oauth: OAuth) -> None:
+        try:
+            self._source = oauth.source()
+        except ValueError as error:
+            raise BadKafkaConfig(str(error)) from error
+
+    async def token(self) -> str:
+        """Asked for in a thread: it may wait."""
+        try:
+            return (await asyncio.to_thread(self._source)).value
+        except NoToken as error:
+            log.warning("no_kafka_token", why=str(error))
+            raise KafkaConnectionError(str(error)) from error
+
+
 def credentials(security: Security) -> CredentialsT | None:
     """What faust, and aiokafka under it, logs in with; None for plain text. Raises BadKafkaConfig."""
     context = security.ssl_context()
+    if security.oauth is not None:
+        return faust.OAuthCredentials(oauth_cb=Tokens(security.oauth), ssl_context=context)
     if security.logs_in:
         return faust.SASLCredentials(
             username=security.username, password=security.password, mechanism=security.mechanism, ssl_context=context

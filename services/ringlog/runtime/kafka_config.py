@@ -51,6 +51,12 @@ def spark_options(bootstrap_servers: str) -> dict[str, str]:
     return {f"kafka.{name}": value for name, value in found.items()}
 
 
+def jvm_options() -> tuple[str, ...]:
+    """What a JVM must be started with, for the clients in it to log in. Raises BadKafkaConfig."""
+    oauth = current().security.oauth
+    return () if oauth is None else oauth.jvm_options()
+
+
 def current() -> KafkaConfig:
     """What this process's file and variables say, what is true without them else. Raises BadKafkaConfig."""
     path = os.environ.get(VARIABLE)

@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
+from ringlog.runtime import kafka_oauth as oauth
+from ringlog.runtime.kafka_oauth import OAuth
 from ringlog.runtime.kafka_security import MODULES, PLAIN, PROTOCOLS, BadKafkaConfig, Security
 from ringlog.runtime.properties import BadPropertyLine, Property, read_properties
 
@@ -87,9 +89,12 @@ class _Reader:
     def _login(self, found: Security) -> Security:
         names = ("sasl.mechanism", "sasl.mechanisms")
         mechanism = (self._text(names[0]) or self._text(names[1])).upper()
+        if mechanism == oauth.MECHANISM:
+            return replace(found, mechanism=mechanism, oauth=self._oauth())
         if mechanism not in MODULES:
             said = next((name for name in names if name in self._lines), "security.protocol")
-            self._refuse(said, f"sasl.mechanism is one of {', '.join(MODULES)}")
+            self._refuse(said, f"sasl.mechanism is one of {', '.join((*MODULES, oauth.MECHANISM))}")
+        self._none_of(_OF_OAUTH, f"it says nothing under sasl.mechanism {mechanism}")
         if "sasl.jaas.config" in self._lines:
             if "sasl.username" in self._lines or "sasl.password" in self._lines:
                 self._refuse("sasl.jaas.config", "it has the name and the password, so no other line may")
@@ -108,6 +113,49 @@ class _Reader:
         if matched["module"] != MODULES[mechanism]:
             self._refuse("sasl.jaas.config", f"the module of {mechanism} is {MODULES[mechanism]}")
         return options["username"], options["password"]
+
+    def _oauth(self) -> OAuth:
+        """Tokens by a function of the user's, or by OIDC: librdkafka's options, or Java's."""
+        handler = self._text("sasl.login.callback.handler.class")
+        self._none_of(("sasl.username", "sasl.password"), "it says nothing under sasl.mechanism OAUTHBEARER")
+        hook = self._text("ringlog.oauth.hook")
+        if hook:
+            if oauth.HOOK.fullmatch(hook) is None:
+                self._refuse("ringlog.oauth.hook", "MODULE:FUNCTION")
+            self._none_of((*_OF_OIDC, "sasl.jaas.config"), "ringlog.oauth.hook gives the tokens, so it says nothing")
+            if handler and _CLASS.fullmatch(handler) is None:
+                self._refuse("sasl.login.callback.handler.class", "the name of a class")
+            return OAuth(hook=hook, java_handler=handler)
+        if handler not in ("", *oauth.OIDC_HANDLERS):
+            self._refuse("sasl.login.callback.handler.class", "Python's clients need ringlog.oauth.hook beside it")
+        if self._text("sasl.oauthbearer.method", "oidc").lower() != "oidc":
+            self._refuse("sasl.oauthbearer.method", "only oidc; for other ways there is ringlog.oauth.hook")
+        given = self._oidc_jaas() if "sasl.jaas.config" in self._lines else {}
+        name = self._text("sasl.oauthbearer.client.id") or given.get("clientId", "")
+        secret = self._text("sasl.oauthbearer.client.secret") or given.get("clientSecret", "")
+        endpoint = self._text("sasl.oauthbearer.token.endpoint.url")
+        if not endpoint or not name or not secret:
+            wanted = "sasl.oauthbearer.token.endpoint.url, .client.id and .client.secret, or ringlog.oauth.hook"
+            self._refuse("sasl.mechanism", f"{wanted}, must be given")
+        if _ENDPOINT.fullmatch(endpoint) is None:
+            self._refuse("sasl.oauthbearer.token.endpoint.url", "https://host/path, or http:// on this machine")
+        return OAuth(endpoint, name, secret, self._text("sasl.oauthbearer.scope") or given.get("scope", ""))
+
+    def _oidc_jaas(self) -> dict[str, str]:
+        matched = _JAAS.fullmatch(self._text("sasl.jaas.config"))
+        options = None if matched is None else _jaas_options(matched["options"])
+        if matched is None or options is None or not options.keys() <= {"clientId", "clientSecret", "scope"}:
+            self._refuse(
+                "sasl.jaas.config", 'MODULE required clientId="…" clientSecret="…" scope="…"; and nothing else'
+            )
+        if matched["module"] != oauth.MODULE:
+            self._refuse("sasl.jaas.config", f"the module of {oauth.MECHANISM} is {oauth.MODULE}")
+        return options
+
+    def _none_of(self, names: Iterable[str], rule: str) -> None:
+        for name in names:
+            if name in self._lines:
+                self._refuse(name, rule)
 
     def _trust(self, found: Security) -> Security:
         ca = self._pem("ssl.ca.location") or self._store("ssl.truststore")
@@ -175,9 +223,16 @@ _KNOWN = frozenset(
     {
         "bootstrap.servers",
         "client.dns.lookup",
+        "ringlog.oauth.hook",
         "sasl.jaas.config",
+        "sasl.login.callback.handler.class",
         "sasl.mechanism",
         "sasl.mechanisms",
+        "sasl.oauthbearer.client.id",
+        "sasl.oauthbearer.client.secret",
+        "sasl.oauthbearer.method",
+        "sasl.oauthbearer.scope",
+        "sasl.oauthbearer.token.endpoint.url",
         "sasl.password",
         "sasl.username",
         "security.protocol",
@@ -192,6 +247,16 @@ _KNOWN = frozenset(
         "ssl.truststore.type",
     }
 )
+_OF_OIDC = (
+    "sasl.oauthbearer.client.id",
+    "sasl.oauthbearer.client.secret",
+    "sasl.oauthbearer.method",
+    "sasl.oauthbearer.scope",
+    "sasl.oauthbearer.token.endpoint.url",
+)
+_OF_OAUTH = (*_OF_OIDC, "ringlog.oauth.hook", "sasl.login.callback.handler.class")
+_CLASS = re.compile(r"[A-Za-z_][\w.$]*")
+_ENDPOINT = re.compile(r"(?:https://[\w.-]+|http://(?:localhost|127\.0\.0\.1))(?::\d{1,5})?(?:/[\w./~%-]*)?")
 _SAME: Mapping[str, tuple[str, ...]] = {
     "sasl.jaas.config": ("sasl.username", "sasl.password"),
     "sasl.mechanism": ("sasl.mechanisms",),
@@ -239,7 +304,7 @@ def _why_not(name: str) -> str:
 
 
 _REFUSED: Mapping[str, str] = {
-    "sasl.": f"the log-in is by name and password: {', '.join(MODULES)}",
+    "sasl.": f"the log-in is by name and password ({', '.join(MODULES)}) or by token ({oauth.MECHANISM})",
     "ssl.truststore.": "trust is given as a PEM file: ssl.ca.location, or ssl.truststore.type=PEM",
     "ssl.keystore.": "the client's certificate and key are given as a PEM file: ssl.keystore.type=PEM",
     "ssl.": "not an option that all three of Ringlog's Kafka clients have",

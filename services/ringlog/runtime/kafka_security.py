@@ -6,8 +6,14 @@ Invariant: a secret is in the value and in the clients, never in an error, a log
 from __future__ import annotations
 
 import ssl
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
+
+from ringlog.runtime.kafka_oauth import OAuth
+
+T = TypeVar("T")
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MODULES = {
@@ -28,7 +34,8 @@ class BadKafkaConfig(Exception):
 class Security:
     """What the file says. ``ca``, ``certificate``, ``key``: paths of PEM files; the last two may be the same.
 
-    ``host_checked``: the broker's certificate must name the host that was asked for.
+    ``host_checked``: the broker's certificate must name the host that was asked for. ``oauth``: in place of name and
+    password, under OAUTHBEARER.
     """
 
     protocol: str = "PLAINTEXT"
@@ -40,6 +47,7 @@ class Security:
     key: str = ""
     key_password: str = field(default="", repr=False)
     host_checked: bool = True
+    oauth: OAuth | None = None
 
     @property
     def encrypted(self) -> bool:
@@ -48,19 +56,21 @@ class Security:
 
     @property
     def logs_in(self) -> bool:
-        """Does the client log in with a name and a password?"""
+        """Does the client log in?"""
         return self.protocol.startswith("SASL")
 
     def as_user(self, protocol: str, mechanism: str, username: str, password: str) -> Security:
         """The same trust, under another name; raises BadKafkaConfig for a protocol that knows no names."""
         if protocol not in PROTOCOLS or not protocol.startswith("SASL"):
             raise BadKafkaConfig(f"protocol {protocol!r} has no log-in: SASL_SSL or SASL_PLAINTEXT")
-        return replace(self, protocol=protocol, mechanism=mechanism, username=username, password=password)
+        return replace(self, protocol=protocol, mechanism=mechanism, username=username, password=password, oauth=None)
 
     def librdkafka(self) -> dict[str, Any]:
         """For confluent-kafka."""
         found: dict[str, Any] = {} if self.protocol == "PLAINTEXT" else {"security.protocol": self.protocol}
-        if self.logs_in:
+        if self.oauth is not None:
+            found |= _said(self.oauth.librdkafka)
+        elif self.logs_in:
             login = {"sasl.mechanism": self.mechanism, "sasl.username": self.username, "sasl.password": self.password}
             found |= login
         if self.encrypted:
@@ -77,7 +87,9 @@ class Security:
     def java(self) -> dict[str, str]:
         """For Java's clients. Raises BadKafkaConfig where Java cannot say it."""
         found: dict[str, str] = {} if self.protocol == "PLAINTEXT" else {"security.protocol": self.protocol}
-        if self.logs_in:
+        if self.oauth is not None:
+            found |= _said(partial(self.oauth.java, _quoted))
+        elif self.logs_in:
             found |= {"sasl.mechanism": self.mechanism, "sasl.jaas.config": self._jaas()}
         if self.encrypted:
             if self.ca:
@@ -109,8 +121,20 @@ class Security:
         return context
 
     def _jaas(self) -> str:
-        name, password = (text.replace("\\", "\\\\").replace('"', '\\"') for text in (self.username, self.password))
+        name, password = _quoted(self.username), _quoted(self.password)
         return f'{MODULES[self.mechanism]} required username="{name}" password="{password}";'
+
+
+def _quoted(text: str) -> str:
+    """As it stands between quotes in Java's options of a log-in."""
+    return text.replace("\\", "\\\\").replace('"', '\\"')
+
+
+def _said(options: Callable[[], dict[str, T]]) -> dict[str, T]:
+    try:
+        return options()
+    except ValueError as error:
+        raise BadKafkaConfig(str(error)) from error
 
 
 PLAIN = Security()

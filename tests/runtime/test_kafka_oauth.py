@@ -1,0 +1,237 @@
+"""Tokens in place of a password: said to all three libraries, refused by line and rule, and shown nowhere."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+from aiokafka.errors import KafkaConnectionError
+from faust import OAuthCredentials
+
+from ringlog.agents.app import credentials
+from ringlog.runtime import kafka_oauth
+from ringlog.runtime.kafka_config import VARIABLE, jvm_options, use, use_none
+from ringlog.runtime.kafka_oauth import ALLOWED_URLS, MODULE, OIDC_HANDLER, NoToken, OAuth
+from ringlog.runtime.kafka_options import read_kafka_config
+from ringlog.runtime.kafka_security import BadKafkaConfig, Security
+
+SECRET = 'the-"secret"'
+QUOTED = SECRET.replace('"', '\\"')
+ENDPOINT = "https://id.example/realms/x/token"
+BEGIN = ("security.protocol=SASL_SSL", "sasl.mechanism=OAUTHBEARER")
+OIDC = ("sasl.oauthbearer.client.id=me", f"sasl.oauthbearer.client.secret={SECRET}")
+URL = f"sasl.oauthbearer.token.endpoint.url={ENDPOINT}"
+HERE = "tests.runtime.test_kafka_oauth"
+
+
+@contextmanager
+def _provider(answer: bytes) -> Iterator[str]:
+    """Answers everybody so."""
+
+    class Answering(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, *_: object) -> None:
+            """Says nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answering) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/token"
+        server.shutdown()
+
+
+def read(folder: Path, *lines: str) -> Security:
+    path = folder / "client.properties"
+    path.write_text("\n".join((*BEGIN, *lines)) + "\n", encoding="utf-8")
+    return read_kafka_config(path).security
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        (*OIDC, "sasl.oauthbearer.method=OIDC", "sasl.oauthbearer.scope=kafka"),
+        (
+            f"sasl.login.callback.handler.class={kafka_oauth.OIDC_HANDLERS[1]}",
+            f"sasl.jaas.config={MODULE} required clientId=me clientSecret='{SECRET}' scope=kafka;",
+        ),
+    ],
+    ids=["librdkafka", "java"],
+)
+def test_oidc_in_either_spelling_is_said_to_all_three(tmp_path: Path, lines: tuple[str, ...]) -> None:
+    found = read(tmp_path, URL, *lines)
+    assert found.oauth == OAuth(ENDPOINT, "me", SECRET, "kafka")
+    assert (
+        found.librdkafka().items()
+        >= {
+            "sasl.mechanism": "OAUTHBEARER",
+            "sasl.oauthbearer.method": "oidc",
+            "sasl.oauthbearer.token.endpoint.url": ENDPOINT,
+            "sasl.oauthbearer.client.id": "me",
+            "sasl.oauthbearer.client.secret": SECRET,
+            "sasl.oauthbearer.scope": "kafka",
+        }.items()
+    )
+    assert (
+        found.java().items()
+        >= {
+            "sasl.mechanism": "OAUTHBEARER",
+            "sasl.login.callback.handler.class": OIDC_HANDLER,
+            "sasl.oauthbearer.token.endpoint.url": ENDPOINT,
+            "sasl.jaas.config": f'{MODULE} required clientId="me" clientSecret="{QUOTED}" scope="kafka";',
+        }.items()
+    )
+    assert isinstance(credentials(found), OAuthCredentials)
+    assert SECRET not in repr(found)
+    assert found.as_user("SASL_SSL", "SCRAM-SHA-256", "writer", "its own").oauth is None
+
+
+def test_a_jvm_is_started_so_that_it_may_ask_the_provider(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "")
+    read(tmp_path, URL, *OIDC)
+    use(tmp_path / "client.properties")
+    assert jvm_options() == (f"-D{ALLOWED_URLS}={ENDPOINT}",)
+    use_none()
+    assert jvm_options() == ()
+
+
+def refuse() -> Any:
+    raise RuntimeError(SECRET)
+
+
+def old() -> tuple[str, float]:
+    return "a.b.c", time.time() - 1
+
+
+def junk() -> str:
+    return SECRET
+
+
+def not_one() -> tuple[str, float]:
+    return f"{SECRET} with spaces", time.time() + 60
+
+
+CALLS: list[int] = []
+
+
+def counted() -> tuple[str, float]:
+    CALLS.append(1)
+    return f"token-{len(CALLS)}", time.time() + 10_000
+
+
+def test_a_function_is_asked_once_for_as_long_as_its_token_serves(tmp_path: Path) -> None:
+    CALLS.clear()
+    found = read(tmp_path, f"ringlog.oauth.hook={HERE}:counted")
+    value, ends = found.librdkafka()["oauth_cb"]("")
+    assert (value, ends > time.time()) == ("token-1", True)
+    spoken = credentials(found)
+    assert isinstance(spoken, OAuthCredentials)
+    assert {asyncio.run(spoken.oauth_cb.token()) for _ in range(3)} == {"token-2"}, "a client asks for itself"
+    with pytest.raises(BadKafkaConfig, match="a class of Java"):
+        found.java()
+    handled = read(
+        tmp_path, f"ringlog.oauth.hook={HERE}:counted", "sasl.login.callback.handler.class=com.example.Ours$Tokens"
+    )
+    assert handled.java()["sasl.login.callback.handler.class"] == "com.example.Ours$Tokens"
+    assert handled.java()["sasl.jaas.config"] == f"{MODULE} required;"
+
+
+@pytest.mark.parametrize("name", ["refuse", "old", "junk", "not_one"])
+def test_what_a_function_gives_and_is_no_token_is_not_shown(tmp_path: Path, name: str) -> None:
+    found = read(tmp_path, f"ringlog.oauth.hook={HERE}:{name}")
+    with pytest.raises(NoToken) as refused:
+        found.librdkafka()["oauth_cb"]("")
+    assert SECRET not in f"{refused.value}{refused.value.__cause__}"
+    spoken = credentials(found)
+    assert isinstance(spoken, OAuthCredentials)
+    with pytest.raises(KafkaConnectionError):
+        asyncio.run(spoken.oauth_cb.token())
+
+
+def test_a_function_that_is_not_there_is_named(tmp_path: Path) -> None:
+    for name in ("nowhere_at_all:token", f"{HERE}:nothing"):
+        found = read(tmp_path, f"ringlog.oauth.hook={name}")
+        for made in (found.librdkafka, lambda found=found: credentials(found)):
+            with pytest.raises(BadKafkaConfig, match=f"{name} cannot be imported"):
+                made()
+
+
+@pytest.mark.parametrize(
+    ("lines", "where", "rule"),
+    [
+        ((), "line 2: sasl.mechanism", "must be given"),
+        (OIDC, "line 2: sasl.mechanism", ".client.secret, or ringlog.oauth.hook"),
+        ((*OIDC, "sasl.oauthbearer.token.endpoint.url=http://id.example/"), "line 5: sasl.oauthbearer.token", "https"),
+        ((*OIDC, f"sasl.oauthbearer.token.endpoint.url=https://me:{SECRET}@h/"), "line 5: sasl.oauth", "https"),
+        (("sasl.oauthbearer.method=default",), "line 3: sasl.oauthbearer.method", "only oidc"),
+        (("sasl.oauthbearer.config=x",), "line 3: sasl.oauthbearer.config", "by token"),
+        (("sasl.username=me",), "line 3: sasl.username", "says nothing under sasl.mechanism OAUTHBEARER"),
+        (("ringlog.oauth.hook=nothing",), "line 3: ringlog.oauth.hook", "MODULE:FUNCTION"),
+        (("ringlog.oauth.hook=a:b", *OIDC), "line 4: sasl.oauthbearer.client.id", "gives the tokens"),
+        (("sasl.login.callback.handler.class=com.example.A",), "line 3: sasl.login", "ringlog.oauth.hook beside it"),
+        (("ringlog.oauth.hook=a:b", "sasl.login.callback.handler.class=a b"), "line 4: sasl.login", "name of a class"),
+        ((URL, f"sasl.jaas.config={MODULE} required user={SECRET};"), "line 4: sasl.jaas.config", "and nothing else"),
+        ((URL, "sasl.jaas.config=a.B required clientId=a clientSecret=b;"), "line 4: sasl.jaas.config", "module of"),
+    ],
+)
+def test_what_cannot_be_said_is_refused_by_its_line(
+    tmp_path: Path, lines: tuple[str, ...], where: str, rule: str
+) -> None:
+    with pytest.raises(BadKafkaConfig) as refused:
+        read(tmp_path, *lines)
+    assert where in str(refused.value)
+    assert rule in str(refused.value)
+    assert SECRET not in str(refused.value)
+
+
+def test_tokens_say_nothing_under_another_mechanism(tmp_path: Path) -> None:
+    path = tmp_path / "client.properties"
+    path.write_text("security.protocol=SASL_SSL\nsasl.mechanism=PLAIN\nringlog.oauth.hook=a:b\n")
+    with pytest.raises(BadKafkaConfig, match=r"line 3: ringlog\.oauth\.hook: it says nothing under"):
+        read_kafka_config(path)
+
+
+@pytest.mark.parametrize(
+    ("answer", "ends"),
+    [
+        ({"access_token": "a.b.c", "expires_in": 60}, True),
+        ({"access_token": "a." + base64.urlsafe_b64encode(b'{"exp": 9999999999}').decode().rstrip("=") + "."}, True),
+        ({"access_token": "a.b.c"}, False),
+        ({"access_token": "opaque"}, False),
+        ({"access_token": f"{SECRET} x", "expires_in": 60}, False),
+        ({"access_token": 7, "expires_in": 60}, False),
+        ({"access_token": "a.b.c", "expires_in": "soon"}, False),
+        ({"access_token": "a.b.c", "expires_in": -1}, False),
+        ({"access_token": "a.b.c", "expires_in": float("inf")}, False),
+        (["access_token"], False),
+        ({}, False),
+    ],
+)
+def test_what_a_provider_answers_is_a_token_with_an_end_or_none(answer: object, ends: bool) -> None:
+    with _provider(json.dumps(answer).encode()) as endpoint:
+        source = OAuth(endpoint, "me", SECRET).source()
+        if ends:
+            assert source().ends > time.time()
+            assert source() is source(), "it is kept"
+        else:
+            with pytest.raises(NoToken) as refused:
+                source()
+            assert SECRET not in str(refused.value)
+
+
+def test_a_provider_that_is_away_gives_none() -> None:
+    with pytest.raises(NoToken, match="gives no token"):
+        OAuth("http://127.0.0.1:1/token", "me", SECRET).source()()
