@@ -93,9 +93,9 @@ def test_a_defect_is_not_taken_for_a_full_disk(defect: OSError, monkeypatch: pyt
         program.main()
 
 
-@pytest.mark.parametrize(("folder", "why"), [("slip", "is not there"), ("empty", "has no segment of a log")])
+@pytest.mark.parametrize("folder", ["slip", "empty"])
 def test_an_archive_that_is_not_there_is_not_verified(
-    folder: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Before a broker is asked; a file that is no segment makes no archive."""
     (tmp_path / "empty").mkdir()
@@ -103,4 +103,4 @@ def test_an_archive_that_is_not_there_is_not_verified(
     place = str(tmp_path / folder)
     where = ["--bootstrap", "127.0.0.1:1", "--cluster", "c"]
     assert ended(["log", "verify", *where, "--archive", place], monkeypatch) == 1
-    assert capsys.readouterr().err.startswith(f"archive_empty: {place} {why}")
+    assert capsys.readouterr().err.startswith(f"archive_empty: {place} has no segment of a log")

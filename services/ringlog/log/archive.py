@@ -116,9 +116,8 @@ class Archive:
         """The same, of an archive that somebody relies on. Raises ArchiveEmpty, too."""
         if heads := self.segments():
             return heads
-        there = "has no segment of a log" if self.folder.is_dir() else "is not there"
-        hint = "name the folder that the keeper has as RINGLOG_ARCHIVE, or begin one: `ringlog log archive --to FOLDER`"
-        raise ArchiveEmpty(f"{self.folder} {there}", hint)
+        hint = "name the place that the keeper has as RINGLOG_ARCHIVE, or begin one: `ringlog log archive --to PLACE`"
+        raise ArchiveEmpty(f"{self.place.name} has no segment of a log", hint)
 
     def records(self, heads: Iterable[SegmentHead]) -> Iterator[LogRecord]:
         """The records of these segments; of a segment none before all of it was checked. Raises as ``segments``."""
