@@ -255,7 +255,7 @@ BUGS: tuple[tuple[Story, str, str, str, str], ...] = (
     ),
     (
         another_history_takes_no_place,
-        f"{MEMBER}:opened",
+        f"{MEMBER}:goes_on",
         "now.epoch < before.epoch or contradicts(now, before.epoch, before.state_id)",
         "now.epoch < 0 and contradicts(now, before.epoch, before.state_id)",
         "a log that was cut takes the place of the copy",

@@ -23,9 +23,10 @@ from typing import Final
 
 from ringlog.kernel.history import contradicts
 from ringlog.kernel.state import ClusterState
-from ringlog.kernel.values import Epoch, OperationId
+from ringlog.kernel.values import Epoch, NodeId, OperationId
 from ringlog.log.beginning import Beginning
 from ringlog.log.errors import CopyDamaged, LogTruncated, LogUnavailable, TopicMissing, WaitTimedOut
+from ringlog.log.folding import Start
 from ringlog.log.pace import LooksToSpare
 from ringlog.log.port import MetadataLog
 from ringlog.log.replica import LogReplica
@@ -42,8 +43,29 @@ EVIDENCE: Final = ".damaged"
 log = get_logger("ringlog.node")
 
 
-class MemberCopy:
-    """The copy of node ``node`` in a file. ``acknowledged``: the epoch that the node acknowledged so far.
+class CopySide:
+    """How far the copy of node ``node`` goes. ``acknowledged``: the epoch that the node acknowledged so far."""
+
+    def __init__(self, node: NodeId, acknowledged: Epoch) -> None:
+        self._node = node
+        self._held = acknowledged
+
+    def is_member(self, state: ClusterState) -> bool:
+        """True while the node is in a group of the metadata service: it keeps the log."""
+        return self._node in state.service
+
+    def acknowledgeable(self, state: ClusterState) -> Epoch:
+        """The newest epoch that a node may acknowledge under this state as far as its copy goes."""
+        return self._held if self.is_member(state) else EPOCH_MAX
+
+    def holds(self, epoch: Epoch) -> bool:
+        """All up to that epoch is on the disk by now; True if that is news."""
+        is_news, self._held = epoch > self._held, max(epoch, self._held)
+        return is_news
+
+
+class MemberCopy(CopySide):
+    """The copy in a file.
 
     ``news`` is set when there may be more to acknowledge. ``run`` is for a thread of its own; the rest for any.
     """
@@ -58,11 +80,10 @@ class MemberCopy:
         news: threading.Event,
         stopping: threading.Event,
     ) -> None:
+        super().__init__(node, acknowledged)
         self._path = path
-        self._node = node
         self._replica = replica
         self._beginning = beginning
-        self._held = acknowledged
         self._news = news
         self._stopping = stopping
         self._copy: CopyFile | None = None
@@ -72,24 +93,17 @@ class MemberCopy:
         """What peers are answered from; None while the node is no member. A broker that is away changes nothing."""
         return self._copy
 
-    def acknowledgeable(self, state: ClusterState) -> Epoch:
-        """The newest epoch that a node may acknowledge under this state as far as its copy goes."""
-        return self._held if self._is_member(state) else EPOCH_MAX
-
     def run(self) -> None:
         """Keep the copy while the node is a member, until it stops. Raises NodeFailed, LogError."""
         try:
             while not self._stopping.is_set():
                 with contextlib.suppress(WaitTimedOut):
-                    self._replica.wait_for(self._is_member, LOOK_S, "the node to be a member")
+                    self._replica.wait_for(self.is_member, LOOK_S, "the node to be a member")
                     with contextlib.suppress(LogUnavailable, TopicMissing):
                         self._follow()
-                self._stopping.wait(POLL_S if self._is_member(self._replica.state) else 0)
+                self._stopping.wait(POLL_S if self.is_member(self._replica.state) else 0)
         finally:
             self._hold(None)
-
-    def _is_member(self, state: ClusterState) -> bool:
-        return self._node in state.service
 
     def _follow(self) -> None:
         """Keep it until the node is no member, or the log begins behind it. Raises LogUnavailable, and as ``run``."""
@@ -109,14 +123,13 @@ class MemberCopy:
     def _fill(self, copy: CopyFile) -> None:
         looks = LooksToSpare()
         with contextlib.closing(self._replica.log.tail(copy.held.next)) as tail:
-            while not self._stopping.is_set() and self._is_member(self._replica.state):
+            while not self._stopping.is_set() and self.is_member(self._replica.state):
                 try:
                     records = tail.poll(POLL_S)
                     epoch = copy.take(records)
                 except LogTruncated:
                     return  # what is there now is looked at anew
-                if epoch > self._held:
-                    self._held = epoch
+                if self.holds(epoch):
                     self._news.set()
                 self._replica.pace.rest(looks, records)
 
@@ -124,7 +137,7 @@ class MemberCopy:
 class CopiedSide:
     """The registers of a member; acknowledgements wait for its copy of the log, too. ``state``: what it serves."""
 
-    def __init__(self, registers: RegisterSide, copy: MemberCopy, state: Callable[[], ClusterState]) -> None:
+    def __init__(self, registers: RegisterSide, copy: CopySide, state: Callable[[], ClusterState]) -> None:
         self._registers = registers
         self._copy = copy
         self._state = state
@@ -143,22 +156,31 @@ def opened(path: Path, metadata: MetadataLog, beginning: Beginning) -> CopyFile:
 
     Raises LogTruncated where it is of another history, LogUnavailable, OSError.
     """
-    identity, begin, end = metadata.identity(), metadata.begin_offset(), metadata.end_offset()
     kept = _sound(path)
-    if kept is not None and begin <= kept.held.next < end:
-        kept.held.topic_id = identity
+    before = None if kept is None else kept.held
+    held = goes_on(before, metadata, lambda: beginning.start(metadata, metadata.identity(), lambda _: ()), str(path))
+    if kept is not None and held is before:
         return kept
     if kept is not None:
         kept.close()
-    start = beginning.start(metadata, identity, lambda _: ())
-    if kept is not None and kept.held.last is not None:
-        before, now = kept.held.at.state, start.state
+    return CopyFile(path, held, ())
+
+
+def goes_on(kept: HeldLog | None, metadata: MetadataLog, start: Callable[[], Start], where: str) -> HeldLog:
+    """With what to go on in this log: what is held, or another beginning. Raises as ``opened``."""
+    identity, begin, end = metadata.identity(), metadata.begin_offset(), metadata.end_offset()
+    if kept is not None and begin <= kept.next < end:
+        kept.topic_id = identity
+        return kept
+    found = start()
+    if kept is not None and kept.last is not None:
+        before, now = kept.at.state, found.state
         if now.epoch < before.epoch or contradicts(now, before.epoch, before.state_id):
             raise LogTruncated(
-                f"{metadata.name} does not have epoch {before.epoch}, which {path} holds",
+                f"{metadata.name} does not have epoch {before.epoch}, which {where} holds",
                 "the log lost entries: `ringlog recover` can rebuild it from that file",
             )
-    return CopyFile(path, HeldLog(identity, start), ())
+    return HeldLog(identity, found)
 
 
 def _sound(path: Path) -> CopyFile | None:

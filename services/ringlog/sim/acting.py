@@ -45,6 +45,7 @@ from ringlog.sim.rebalancing import (
     whose_rows_fail,
 )
 from ringlog.sim.rebalancing import KEYSPACE as IN_ZONE
+from ringlog.sim.reconfiguring import asked
 from ringlog.sim.script import APPLICATIONS, WRITER, Action
 
 if TYPE_CHECKING:
@@ -267,6 +268,13 @@ def _zone(run: Acted, number: int, kind: str) -> None:
         run.operator.images([command])
 
 
+def _service(run: Acted, number: int, kind: str) -> None:
+    """Somebody asks for something that is about members of the metadata service, as they are now."""
+    state = run.sim.log.state
+    if commands := asked(kind, state, Chance(run.world.seed, f"members/{number}/{run.world.now}")):
+        run.operator.images(commands)
+
+
 # -------------------------------------------------------------------------------------- what others know
 
 
@@ -289,6 +297,7 @@ PERFORMED: Mapping[str, Perform] = merged(
         "with_role": _from_the_beginning,
         "keep_rows": _from_the_beginning,
         "ask_peers": _from_the_beginning,
+        "keep_log": _from_the_beginning,
         "start": _start,
         "replace": _replace,
         "lost": _lost,
@@ -321,6 +330,7 @@ PERFORMED: Mapping[str, Perform] = merged(
         "let_go": _let_go,
         "factor": _factor,
         "zone": _zone,
+        "service": _service,
     },
     {what: _columns(what) for what in respelling.WHAT},
     {what: _log_end(what) for what in truncating.WHAT},

@@ -10,6 +10,7 @@ from ringlog.kernel.decide import decide
 from ringlog.kernel.operations.gates import REPORTED_STAGES, gaining_nodes, gate
 from ringlog.kernel.operations.stages import REQUESTED
 from ringlog.kernel.outcome import EntryContext, Rejected
+from ringlog.kernel.service import GATED, MEMBER, in_recovery, next_step
 from ringlog.kernel.state import ClusterState, Operation, in_order
 from ringlog.kernel.tablets.stages import nodes_of
 from ringlog.kernel.tablets.track import is_draining, transitions
@@ -59,6 +60,18 @@ def unended_tablets(state: ClusterState, nodes: Mapping[str, SimNode]) -> list[s
         for tablets, one in transitions(state)
         if not lost.intersection(nodes_of((*tablets.replicas(one.tablet), *one.next)))
     ]
+
+
+def unended_service(state: ClusterState, nodes: Mapping[str, SimNode]) -> list[str]:
+    """The next step of the metadata service, unless it needs somebody who is lost."""
+    step = next_step(state)
+    if step is None:
+        return []
+    living = [node for node in state.service if node in nodes and nodes[node].lives]
+    needed = len(state.service) // 2 + 1 if step.to in GATED and in_recovery(state) is None else 0
+    if len(living) < needed or (step.to == MEMBER and step.node not in living):
+        return []
+    return [f"{step.node} is not {step.to} yet in the metadata service"]
 
 
 def unended_zones(state: ClusterState, words: Words, nodes: Mapping[str, SimNode]) -> list[str]:

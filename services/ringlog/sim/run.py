@@ -60,7 +60,14 @@ from ringlog.sim.prefix import (
     tokens_of,
 )
 from ringlog.sim.replica import SimAuthor, SimReplica, Step, draw_of
-from ringlog.sim.rest import helpless, unended_tablets, unended_zones, waits_for_lost, waits_for_tablets
+from ringlog.sim.rest import (
+    helpless,
+    unended_service,
+    unended_tablets,
+    unended_zones,
+    waits_for_lost,
+    waits_for_tablets,
+)
 from ringlog.sim.script import (
     AGENT_HOSTS,
     APPLICATIONS,
@@ -142,6 +149,7 @@ class Run:
         self.sim.shared["rebalances"] = "rebalancer" in roles
         asked = {action.what for action in script.actions}
         self.sim.shared["keeps_rows"], self.sim.shared["asks"] = "keep_rows" in asked, "ask_peers" in asked
+        self.sim.shared["keeps_log"] = "keep_log" in asked
         self.sim.shared["mutations_begin"] = {}
         self.sim.shared["rows_failed"] = self._rows_failed
         self.sim.shared[WRITTEN] = []
@@ -321,7 +329,7 @@ def what_is_not_done(run: Run) -> list[str]:
         reasons = (helpless(operation, run.by_id), waits_for_lost(state, operation, run.by_id))
         if not any(reasons) and not waits_for_tablets(state, operation, run.by_id):
             undone.append(f"{operation.id} is in {operation.stage}")
-    undone += unended_tablets(state, run.by_id)
+    undone += unended_tablets(state, run.by_id) + unended_service(state, run.by_id)
     if sim.shared["balances"] and (wanted := _to_balance(run)):
         undone.append(f"the balancer would still ask for {wanted}")
     undone += _to_rebalance(run)
@@ -341,8 +349,8 @@ def what_is_not_done(run: Run) -> list[str]:
     for node in run.nodes.values():
         if node.lives and node.holder.state.epoch != state.epoch:
             undone.append(f"{node.name} serves epoch {node.holder.state.epoch}, the log is at {state.epoch}")
-        if node.lives and node.registers.acknowledgeable() != state.epoch:
-            undone.append(f"{node.name} has writes below {state.epoch} in hand, or does not serve it yet")
+        if node.lives and node.side.acknowledgeable() != state.epoch:
+            undone.append(f"{node.name} has writes below {state.epoch} in hand, or does not serve or keep it yet")
         if node.lives and node.peers is not None and node.peers.hints.known:
             undone.append(f"{node.name} knows an epoch from a peer alone")
     return undone

@@ -43,6 +43,9 @@ from ringlog.sim.rebalancing import (
     rebalancing,
 )
 from ringlog.sim.rebalancing import PROFILE as ZONES
+from ringlog.sim.reconfiguring import CUTS, reconfiguring
+from ringlog.sim.reconfiguring import LASTS as RECONFIGURES
+from ringlog.sim.reconfiguring import PROFILE as MEMBERS
 from ringlog.sim.respelling import LASTS as RESPELLING_LASTS
 from ringlog.sim.respelling import PROFILE as RESPELLING
 from ringlog.sim.respelling import SHARE as RESPELLS
@@ -112,6 +115,7 @@ PROFILES: Mapping[str, Profile] = {
         Profile(ZONES, 2 * SECOND, 1_000, (0, 1), (0, 3), (1, 1), (1, 2), 1, (2, 3), (1, 2), 2, 0),
         Profile(KEEPING, 2 * SECOND, 1_000, (0, 1), (0, 2), (1, 2), (1, 3), 1, (1, 3), (1, 1), 2, 0),
         Profile(HEARSAY, 2 * SECOND, 1_000, (1, 3), (0, 2), (0, 1), (1, 2), 1, (2, 4), (0, 1), 2, 3),
+        Profile(MEMBERS, 2 * SECOND, 1_000, (0, 1), (0, 2), (0, 1), (1, 2), 1, (2, 6), (0, 1), 2, 0),
         Profile(IMAGES, 2 * SECOND, 1_000, (0, 1), (0, 2), (1, 1), (1, 2), 1, (1, 2), (0, 1), 2, 0),
         Profile(SITUATIONS, 2 * SECOND, 1_000, (1, 4), (1, 4), (1, 1), (1, 3), 1, (0, 3), (0, 1), 2, 3),
         Profile("small", 2 * SECOND, 1_000, (1, 4), (1, 4), (1, 1), (1, 3), 1, (0, 3), (0, 1), 2, 3),
@@ -132,10 +136,10 @@ STAY_OUT = 0.55
 
 FIRST_REPLACEMENT, FIRST_OF_IMAGES, FIRST_OF_LOSS, FIRST_OF_TABLETS = 3_000, 4_000, 5_000, 6_000
 FIRST_OF_BALANCING, FIRST_OF_TRUNCATION, FIRST_OF_COLUMNS, FIRST_OF_ZONES = 7_000, 8_000, 9_000, 10_000
-FIRST_OF_KEEPING, FIRST_OF_HEARSAY = 11_000, 12_000
+FIRST_OF_KEEPING, FIRST_OF_HEARSAY, FIRST_OF_MEMBERS = 11_000, 12_000, 13_000
 """Number of the first action about a newcomer that replaces another node, about tables that keep images, about a
 checkpoint that is lost, about a table in tablets, about the balancer, about snapshots, about columns, about
-zones, about rows on disk, and about what peers say."""
+zones, about rows on disk, about what peers say, and about members of the metadata service."""
 
 
 def draw_script(seed: int, profile: Profile) -> Script:
@@ -203,7 +207,7 @@ def _chosen(seed: int, profile: str, special: Chance) -> Scenario | None:
     chosen = choose(special) or rarity(Chance(seed, f"rarity/{profile}"))
     if profile == SITUATIONS:
         return special.weighted([(made, made.weight) for made in (*SCENARIOS, *RARITIES)])
-    return None if profile in (MOVING, TRUNCATION, RESPELLING, ZONES, KEEPING, HEARSAY, IMAGES) else chosen
+    return None if profile in (MOVING, TRUNCATION, RESPELLING, ZONES, KEEPING, HEARSAY, MEMBERS, IMAGES) else chosen
 
 
 def _few_tokens(seed: int, founded: int, balanced: bool) -> int:
@@ -216,7 +220,7 @@ def _besides(seed: int, profile: Profile, founded: int, readers: list[str]) -> t
     lost, or a table in tablets; and snapshots with truncations; and when it is over. Each run of the profile of one of
     these has that.
     """
-    share = 1.0 if profile.name == TRUNCATION else TRUNCATES
+    share = {TRUNCATION: 1.0, MEMBERS: CUTS}.get(profile.name, TRUNCATES)
     cut = truncating(Chance(seed, "truncating"), AGENT_HOSTS, readers, share)
     truncations = [Action(FIRST_OF_TRUNCATION + n, *one) for n, one in enumerate(cut)]
     ends = TRUNCATION_LASTS if cut else 0
@@ -241,6 +245,11 @@ def _besides(seed: int, profile: Profile, founded: int, readers: list[str]) -> t
     if profile.name == HEARSAY:
         said = hearsay(Chance(seed, "hearsay"), [name for name in readers if name.startswith("n")])
         return [Action(FIRST_OF_HEARSAY + n, *one) for n, one in enumerate(said)], HEARSAY_LASTS
+    if profile.name == MEMBERS:
+        changes = reconfiguring(
+            Chance(seed, "members"), [name for name in readers if name.startswith("n")], AGENT_HOSTS
+        )
+        return truncations + [Action(FIRST_OF_MEMBERS + n, *one) for n, one in enumerate(changes)], RECONFIGURES
     respelled = respelling(Chance(seed, "columns"), founded, 1.0 if profile.name == RESPELLING else RESPELLS)
     if respelled:
         columns = [Action(FIRST_OF_COLUMNS + n, *one) for n, one in enumerate(respelled)]

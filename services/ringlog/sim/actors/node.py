@@ -14,8 +14,9 @@ from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Epoch, Micros
 from ringlog.node.errors import NodeFailed, RowsDamaged
 from ringlog.node.holder import Holder, NotReady, NotServed, RowFetch, Snapshot
+from ringlog.node.member_copy import CopiedSide
 from ringlog.node.peek import Head
-from ringlog.node.protocol.acks import Keep, News, PublishAcknowledgement, TopicEnds, acknowledge
+from ringlog.node.protocol.acks import Keep, News, PublishAcknowledgement, RegisterSide, TopicEnds, acknowledge
 from ringlog.node.protocol.followers import Followers
 from ringlog.node.protocol.joining import After, Answered
 from ringlog.node.protocol.life import (
@@ -46,6 +47,7 @@ from ringlog.node.tries import Tries
 from ringlog.protocol.effects import Steps
 from ringlog.protocol.load_reports import Amounts
 from ringlog.protocol.submission import AskFor, NoAnswer, insist
+from ringlog.sim.actors.kept_log import SimLogCopy
 from ringlog.sim.actors.kept_rows import ROWS, FailingRows, rows_of
 from ringlog.sim.actors.peers import SimPeers
 from ringlog.sim.actors.registers import SimRegisters, streaming
@@ -125,6 +127,7 @@ class SimNode:
         self.holder: Holder = SimHolder(sim, registration.id)
         self.rows = FailingRows()
         self.registers = SimRegisters(sim, host, registration.id)
+        self.side: RegisterSide = self.registers
         self.peers: SimPeers | None = None
         self.lie = ""
         self.lives = 0
@@ -150,11 +153,20 @@ class SimNode:
             check.began(self.registration.id)
         self._failure: RowsDamaged | None = None
         replicas = self._replicas = Followers(self.holder)
-        acks = acknowledge(self.holder, self.registers, self.tries, incarnation(self.lives, self.name), replicas)
+        side = self.side = self._side()
+        acks = acknowledge(self.holder, side, self.tries, incarnation(self.lives, self.name), replicas)
         wish = self._wish if self.tokens else None
         peers = self.peers = SimPeers(self.sim, self.registration.id, self._replica, lambda: self.lie)
         life = live(self.registration, self.holder, self._client.draw, acks, peers.steps(self._client.draw), wish)
         self.sim.world.spawn(self.host, f"{self.name}.main", self._lives(life), self._over)
+
+    def _side(self) -> RegisterSide:
+        """What acknowledgements wait for: the registers, and a copy of the log in runs that have members."""
+        if not self.sim.shared["keeps_log"]:
+            return self.registers
+        copy = SimLogCopy(self.sim, self.host, self.registration.id, self._replica, self._ack_signal)
+        self.sim.world.spawn(self.host, f"{self.name}.copy", copy.run())
+        return CopiedSide(self.registers, copy, lambda: self.holder.state)
 
     @property
     def own_epoch(self) -> Epoch:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from ringlog.sim.checks.base import Check
 from ringlog.sim.checks.sound import Sound
-from ringlog.sim.families import cdc, cluster, operations, registers, schema, tablets, zones
+from ringlog.sim.families import cdc, cluster, operations, registers, schema, service, tablets, zones
 from ringlog.sim.families.family import Family
 
 FAMILIES: tuple[Family, ...] = (
@@ -22,6 +22,7 @@ FAMILIES: tuple[Family, ...] = (
     cdc.FAMILY,
     registers.FAMILY,
     zones.FAMILY,
+    service.FAMILY,
 )
 
 CHECKS: tuple[type[Check], ...] = (*(check for family in FAMILIES for check in family.checks), Sound)

@@ -25,6 +25,7 @@ PARTS: Final = (
     "zones",
     "rows",
     "peers",
+    "members",
 )
 
 MUTANTS: Final[tuple[Mutant, ...]] = tuple(bug for part in PARTS for bug in bugs_of(part))
