@@ -19,7 +19,7 @@ from ringlog.sim.mutants.plant import DoesNotApply, Mutant, changed_tree, plante
 from ringlog.sim.mutants.reading import FOLDER, bugs_of, read_bugs
 
 FOLD = "ringlog.kernel.fold"
-ALL = (*MUTANTS, *bugs_of("rare"), *bugs_of("explored"))
+ALL = (*MUTANTS, *bugs_of("rare"), *bugs_of("explored"), *bugs_of("stories"))
 SAMPLE = 5
 QUICK = 60
 """Only bugs that are found this soon are in the sample of every change; the whole table is measured by a command."""
@@ -28,9 +28,9 @@ COSTLY = frozenset({"seen_is_a_fate"})
 
 
 def test_every_file_of_planted_bugs_is_read_and_says_what_it_is_about() -> None:
-    """Those of a part are in the table; the others, beside it, are found by a script or by the explorer."""
+    """Those of a part are in the table; the others, beside it, are found by a script, the explorer, or a named test."""
     files = {path.stem for path in FOLDER.glob("*.diff")}
-    assert files - set(PARTS) == {"rare", "explored"}
+    assert files - set(PARTS) == {"rare", "explored", "stories"}
     for part in sorted(files):
         assert bugs_of(part)
         assert (FOLDER / f"{part}.diff").read_text(encoding="utf-8").startswith("# ")
