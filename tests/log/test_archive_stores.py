@@ -194,6 +194,13 @@ def test_what_is_no_place_is_refused(place: str, rule: str) -> None:
     assert "a-secret" not in str(refused.value)
 
 
+def test_a_store_that_is_asked_at_once_and_is_away_is_no_unknown_place() -> None:
+    """fsspec's FTP logs in before anything else."""
+    with pytest.raises(ArchiveUnavailable) as away:
+        place_of("ftp://me:a-secret@127.0.0.1:1/log")
+    assert "a-secret" not in str(away.value)
+
+
 def test_a_store_without_its_library_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as without:
         without.setitem(sys.modules, "s3fs", None)

@@ -22,7 +22,14 @@ from ringlog.agents.watched import AgentWatch
 from ringlog.cache.redis_url import BadRedisUrl, redis_address
 from ringlog.log.archive_places import place_of
 from ringlog.log.diagnosis import why_no_answer
-from ringlog.log.errors import ArchivePlaceUnknown, LogDamaged, LogUnavailable, TopicMisconfigured, TopicMissing
+from ringlog.log.errors import (
+    ArchivePlaceUnknown,
+    ArchiveUnavailable,
+    LogDamaged,
+    LogUnavailable,
+    TopicMisconfigured,
+    TopicMissing,
+)
 from ringlog.log.identity import ClusterRecords, Topic
 from ringlog.log.replica import MISSING_S
 from ringlog.log.topics import (
@@ -124,7 +131,7 @@ def _run_agent(role: str, settings: ProcessSettings, watch: AgentWatch) -> End:
         ids = _await_topics(settings, records_of(settings, role), watch)
         agent = make_agent(role, settings, ids)
         watch.look = agent.seen
-    except (TopicMissing, LogUnavailable) as error:
+    except (ArchiveUnavailable, TopicMissing, LogUnavailable) as error:
         return End(CRASHED, f"not started: {error.code}: {error}")
     except (TopicMisconfigured, LogDamaged) as error:
         return End(HALTED, f"not started: {error.code}: {error}")
@@ -142,7 +149,9 @@ def _run_agent(role: str, settings: ProcessSettings, watch: AgentWatch) -> End:
 
 
 def _check_places(settings: ProcessSettings) -> None:
-    """Where the keeper writes, before it takes the role from one that can. Raises BadRedisUrl, ArchivePlaceUnknown."""
+    """Where the keeper writes, before it takes the role from one that can. Raises BadRedisUrl, ArchivePlaceUnknown,
+    ArchiveUnavailable.
+    """
     redis_address(settings.redis_url)
     if settings.archive is not None:
         place_of(settings.archive)

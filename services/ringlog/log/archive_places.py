@@ -162,7 +162,7 @@ class StorePlace:
 
 
 def place_of(place: str) -> ArchivePlace:
-    """What a path, a ``file:`` URL, or a URL of fsspec's names. Raises ArchivePlaceUnknown."""
+    """What a path, a ``file:`` URL, or a URL of fsspec's names. Raises ArchivePlaceUnknown, ArchiveUnavailable."""
     if not re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", place):
         return FolderPlace(Path(place))
     try:
@@ -195,10 +195,12 @@ def _in_store(place: str, shown: str) -> StorePlace:
         store, path = url_to_fs(place)
     except ImportError as error:
         raise ArchivePlaceUnknown(f"{shown}: {error}", "install what it names beside Ringlog") from error
-    except Exception as error:
+    except (TypeError, ValueError) as error:
         raise ArchivePlaceUnknown(
             f"{shown}: {type(error).__name__}", "a folder, or a URL of a store that fsspec knows"
         ) from error
+    except Exception as error:  # some connect at once, and their errors are of any kind
+        raise ArchiveUnavailable(f"{shown}: {type(error).__name__}", "does the store answer?") from error
     return StorePlace(store, path, place)
 
 
