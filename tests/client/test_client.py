@@ -178,6 +178,19 @@ def test_many_at_once_travel_in_full_groups(logs: Logs, requests_log: FaultyLog)
     assert sizes == [GROUP, 3]
 
 
+def test_the_groups_of_many_at_once_double(logs: Logs, requests_log: FaultyLog) -> None:
+    """The first is decided while the others are made; after that each record costs as much as some requests in it."""
+    with ThreadPoolExecutor(1) as pool:
+        with Client("", "tests", logs=logs, resend_s=600) as client:
+            asked = pool.submit(client.submit_many, [Noop()] * 500, timeout_s=600)
+            tail, sizes = requests_log.tail(0), list[int]()
+            while sum(sizes) < 500 and (records := tail.poll(60)):
+                sizes += [len(decode_requests(record.data)) for record in records]
+        with pytest.raises(SubmissionTimedOut):
+            asked.result(60)
+    assert sizes == [GROUP, 2 * GROUP, 4 * GROUP, 500 - 7 * GROUP]
+
+
 def test_no_answer_leaves_the_fate_open_until_withdrawn(
     client: Client, metadata: FaultyLog, requests_log: FaultyLog
 ) -> None:

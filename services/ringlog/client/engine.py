@@ -62,6 +62,8 @@ from ringlog.wire.records import Result, decode_result
 
 RESEND_S = RESEND / 1e6
 LISTEN_S = 0.1
+GROUP_MAX = 4 * GROUP
+"""Of many at once the first group is soon decided; each record costs as much as some requests in it, so few follow."""
 BARRIER_S = 5.0
 
 RefusedHere = InvalidSubmission | WireError
@@ -152,14 +154,15 @@ class Engine:
         """Ask them all, under fresh request ids, and wait for all answers. Raises as ``submit`` does, and its future;
         and what is in the place of a question, once the others have their answers.
 
-        They go out in full groups, the first ones while the last are still made; and the rest at the end.
+        They go out in groups that double, the first ones while the last are still made; and the rest at the end.
         """
         together: Together[Submitted] = Together()
-        patience, coming = micros(timeout_s), iter(questions)
+        patience, coming, size = micros(timeout_s), iter(questions), GROUP
         with self._lock:
             self._outbox.more_follow()
         try:
-            while group := list(islice(coming, GROUP)):
+            while group := list(islice(coming, size)):
+                size = min(2 * size, GROUP_MAX)
                 with self._lock:
                     settles = [self._seated(question, patience, together.seat()) for question in group]
                 for settle in settles:
