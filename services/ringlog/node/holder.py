@@ -150,21 +150,27 @@ class Holder:
     def _owned_under(self, state: ClusterState) -> dict[str, Owned | OwnedTablets]:
         """What the node serves of each table. Worked out once for each placement, and only where that has changed."""
         served: dict[str, Served] = {}
+        under: dict[str, Owned] = {}  # a keyspace
         owned: dict[str, Owned | OwnedTablets] = {}
         for name, table in state.tables.items():
             tablets = map_of(state, table)
             if tablets is not None:
                 owned[name] = OwnedTablets(tablets, self.node)
                 continue
-            placement = placement_of_keyspace(state, table.keyspace)
-            if placement is None:
-                owned[name] = NOTHING
-                continue
-            if placement.key not in served:
-                served[placement.key] = (placement, owned_by(placement, self.node, self._served.get(placement.key)))
-            owned[name] = served[placement.key][1]
+            if table.keyspace not in under:
+                under[table.keyspace] = self._owned_in(state, table.keyspace, served)
+            owned[name] = under[table.keyspace]
         self._served = served
         return owned
+
+    def _owned_in(self, state: ClusterState, keyspace: str, served: dict[str, Served]) -> Owned:
+        """What the node serves under the placement of a keyspace, which ``served`` has then."""
+        placement = placement_of_keyspace(state, keyspace)
+        if placement is None:
+            return NOTHING
+        if placement.key not in served:
+            served[placement.key] = (placement, owned_by(placement, self.node, self._served.get(placement.key)))
+        return served[placement.key][1]
 
     def _forget(self, before: dict[str, Owned | OwnedTablets]) -> None:
         """Drop the rows that are not the node's any more. Only tables of which it has lost a range are looked at; in

@@ -31,7 +31,10 @@ def test_all_readers_of_a_log_agree(first: int) -> None:
 
 
 def _assert_sound(states: list[ClusterState], seed: int) -> None:
+    rules = admission.rules_of(states[0])
     for before, after in pairwise(states):
+        rules = admission.rules_of(after, (before, rules))
+        assert rules == admission.rules_of(after), f"log {seed}: rules that follow are not those made anew"
         assert not [found for found in violations(after, before) if found.invariant in MINE], f"log {seed}"
         assert not [found for found in violations(after) if found.invariant in MINE], f"log {seed}"
 

@@ -112,7 +112,7 @@ def rules_of(state: ClusterState, before: tuple[ClusterState, AdmissionRules] | 
         starts=tuple(generation.timestamp for generation in state.generations),
         leeway=setting(state, "cdc_leeway_us"),
         reaches=tuple(leeway_at(state, generation) for generation in state.generations),
-        history=history_of(state),
+        history=history_of(state, None if known.history is None else (other, known.history)),
     )
 
 

@@ -95,10 +95,21 @@ class SchemaHistory:
         return names_nothing and now >= self.newest_since
 
 
-def history_of(state: ClusterState) -> SchemaHistory:
-    """What the state keeps of what counted before, and the names of all that counts now."""
-    lives = {name: (_newest(table),) for name, table in in_order(state.tables) if name not in state.table_lives}
-    past = {name: tuple(map(_life, known)) for name, known in in_order(state.table_lives)}
+def history_of(state: ClusterState, before: tuple[ClusterState, SchemaHistory] | None = None) -> SchemaHistory:
+    """What the state keeps of what counted before, and the names of all that counts now. ``before``: the history of
+    another state; what it says of tables that are the same objects is not worked out again.
+    """
+    other, known = before or (state, SchemaHistory())
+    lives: dict[str, tuple[CountedLife, ...]] = {}
+    for name, table in in_order(state.tables):
+        if name not in state.table_lives:
+            is_known = other.tables.get(name) is table and name not in other.table_lives and name in known.lives
+            lives[name] = known.lives[name] if is_known else (_newest(table),)
+    past: dict[str, tuple[CountedLife, ...]] = {}
+    for name, kept in in_order(state.table_lives):
+        is_known = other.table_lives.get(name) is kept and name in known.lives
+        past[name] = known.lives[name] if is_known else tuple(map(_life, kept))
+    assert lives.keys().isdisjoint(past), "what is known of a table's past says what counts now, too"
     leeways = tuple((one.leeway, one.until) for one in state.settled.leeways)
     ends = [until for _, until in leeways]
     for found in past.values():
