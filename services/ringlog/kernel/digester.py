@@ -5,8 +5,8 @@ digested last and the bytes of that state's *rows*; what is the same object in t
 
 - a part that is the same object keeps its digest;
 - of a part that is another object, the rows that are the same objects keep their bytes. A row is a value of a map, an
-  element of a tuple of records (a range, a table, an applied entry), a tuple without records in it, or packed ranges.
-  The few records that hold many rows (``WALKED``) are no rows themselves: they are walked to theirs.
+  element of a tuple of records (a range, a table, an applied entry), a tuple without records in it, or columns that
+  stand for a tuple. The few records that hold many rows (``WALKED``) are no rows themselves: they are walked to theirs.
 
 Identity is enough because states are immutable, and because the last state is held: as long as it is there no other
 object can have the id of one of its rows. Rows that the newest state lacks are forgotten with it, so the memory is that
@@ -37,6 +37,7 @@ from ringlog.kernel.encoding import (
 )
 from ringlog.kernel.generations.packed import PackedRanges
 from ringlog.kernel.memory import History
+from ringlog.kernel.planned import IN_COLUMNS
 from ringlog.kernel.state import (
     EMPTY_STATE,
     ClusterState,
@@ -50,6 +51,8 @@ from ringlog.kernel.state import (
 from ringlog.kernel.tablets.map import TabletMap
 
 WALKED: Final = frozenset({Placement, Operation, Plan, Deltas, Generation, PreparedGeneration, TabletMap})
+_WHOLE: Final = frozenset({PackedRanges, *IN_COLUMNS})
+"""What stands for a tuple and is one row."""
 
 
 class Digester:
@@ -107,7 +110,7 @@ class _Encoder:
             return self._map(value)
         if kind is History:
             return joined(b"L", (encode(value.oldest), self._tuple(entries_of(value))))
-        if kind is PackedRanges:
+        if kind in _WHOLE:
             return self._row(value)
         return framed_record(value, self._walk) if kind in WALKED else encode(value)
 

@@ -37,6 +37,7 @@ from immutables import Map
 from ringlog.kernel.blocks import Blocks
 from ringlog.kernel.generations.packed import PackedRanges
 from ringlog.kernel.memory import Applied, History
+from ringlog.kernel.planned import IN_COLUMNS
 from ringlog.kernel.state import EMPTY_STATE, PARTS, ClusterState, Replica
 
 DIGESTED: Final = ("cluster_id", "name", "epoch", "state_id", "time", "changed", *PARTS, "history")
@@ -160,7 +161,7 @@ _WRITERS: Final[dict[type, Callable[[Any], bytes]]] = {
     # Text that is no legal UTF-8 (a lone surrogate) must not make a digest fail; the bytes stay unambiguous.
     str: lambda value: framed(b"S", value.encode("utf-8", "surrogatepass")),
     bytes: lambda value: framed(b"B", value),
-    PackedRanges: lambda value: encode(value.as_tuple()),
+    **dict.fromkeys((PackedRanges, *IN_COLUMNS), lambda value: encode(value.as_tuple())),
     tuple: lambda value: framed(b"L", b"".join(map(encode, value))),
     Blocks: lambda value: framed(b"L", b"".join(map(encode, value))),
     Map: lambda value: framed_map((encode(key), encode(item)) for key, item in value.items()),

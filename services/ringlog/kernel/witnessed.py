@@ -11,12 +11,19 @@ from collections.abc import Iterator, Sequence
 from itertools import compress
 from typing import Any, Final, overload
 
+from immutables import Map
 from numpy.typing import NDArray
 
+from ringlog.kernel.remembered import Remembered
 from ringlog.kernel.values import Epoch, NodeId, Witness
 
 PACKED_FROM: Final = 32
 """Fewer are quicker one by one."""
+
+_everybody: Final = Remembered[tuple[NodeId, ...], frozenset[NodeId]](2)
+_there: Final = Remembered[tuple[NodeId, ...], Map[NodeId, Any]](2)
+"""Of the nodes of witnesses, which are those of the step before, as a rule: all of them, and a directory that has them.
+"""
 
 
 class PackedWitnesses(Sequence[Witness]):
@@ -46,7 +53,19 @@ class PackedWitnesses(Sequence[Witness]):
         """The nodes that have applied and drained it."""
         has = (self.applied >= epoch) & (self.drained >= epoch)
         assert len(has) == len(self.nodes), "each is asked"
-        return frozenset(self.nodes if has.all() else compress(self.nodes, has.tolist()))
+        if not has.all():
+            return frozenset(compress(self.nodes, has.tolist()))
+        everybody = _everybody.get(self.nodes)
+        return _everybody.put(self.nodes, frozenset(self.nodes)) if everybody is None else everybody
+
+    def are_in(self, nodes: Map[NodeId, Any]) -> bool:
+        """True if all of them are in this directory."""
+        known = _there.get(self.nodes)
+        if known is not nodes:
+            if not all(map(nodes.__contains__, self.nodes)):
+                return False
+            _there.put(self.nodes, nodes)
+        return True
 
     def __len__(self) -> int:
         return len(self.nodes)

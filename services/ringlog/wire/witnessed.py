@@ -8,11 +8,13 @@ is not, or where they are few, all are read one by one, to the same values or th
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ringlog.kernel.values import NodeId
 from ringlog.kernel.witnessed import PACKED_FROM, PackedWitnesses
 from ringlog.wire.reading import Read, number_at
 
@@ -57,8 +59,14 @@ def _packed_at(body: bytes, at: int) -> tuple[PackedWitnesses, int] | None:
     ids = rows[:, 1 : 1 + _ID].tobytes()
     if applied is None or drained is None or not ids.isascii() or (rows[:, 0] != _LENGTH_OF_ID).any():
         return None
+    return PackedWitnesses(_nodes_of(ids), applied, drained), end + 1
+
+
+@lru_cache(maxsize=4)
+def _nodes_of(ids: bytes) -> tuple[NodeId, ...]:
+    """The ids, one after the other: from step to step they are of the same nodes, and are the same objects then."""
     text = ids.decode("ascii")
-    return PackedWitnesses(tuple([text[at : at + _ID] for at in range(0, len(text), _ID)]), applied, drained), end + 1
+    return tuple([text[at : at + _ID] for at in range(0, len(text), _ID)])
 
 
 def _numbers(columns: NDArray[np.uint8]) -> NDArray[np.int64] | None:

@@ -20,6 +20,7 @@ from ringlog.kernel.generations.packed import (
     as_ranges,
     ends_of,
     joined,
+    no_ends,
     packed,
     streams_in,
 )
@@ -34,11 +35,13 @@ def columns_of(ranges: Ranges) -> PackedRanges:
     return found
 
 
-@given(described())
-def test_columns_are_the_ranges(ranges: Ranges) -> None:
+@given(described(), st.sets(st.integers(-60, 60), max_size=4))
+def test_columns_are_the_ranges(ranges: Ranges, some: set[int]) -> None:
     columns = columns_of(ranges)
     assert (columns[0], columns[-1], len(columns)) == (ranges[0], ranges[-1], len(ranges))
     assert ends_of(columns) == ends_of(ranges)
+    tokens = sorted(some | {ranges[0].end, ranges[-1].end})
+    assert no_ends(columns, tokens) == no_ends(ranges, tokens) == sorted(set(tokens) - set(ends_of(ranges)))
     assert streams_in(columns) == streams_in(ranges) == sum(len(one.streams) for one in ranges)
     assert ranges_digest(columns) == ranges_digest(ranges)
     assert broken_part(columns) == broken_part(ranges)

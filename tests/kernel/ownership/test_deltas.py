@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 from immutables import Map
 
 from ringlog.kernel.ownership.deltas import Order, apply_deltas
 from ringlog.kernel.ownership.placements import group_at, split
 from ringlog.kernel.state import Change, ClusterState, Deltas, Placement, Replica
-from tests.kernel.ownership.rings import a_cluster, shown
+from tests.kernel.ownership.rings import a_cluster, shown, token_maps
 
 STATE = a_cluster({"A": [100], "B": [200], "C": [300]})
 ORDER = Order(STATE.nodes, {"X": (150,)})
@@ -56,6 +58,39 @@ def test_changes_of_a_setting_that_is_gone_are_left_out() -> None:
     start = _split()
     other = Deltas(write_added=(Change("simple:9", 100, 150, "X"),))
     assert apply_deltas(start, other, ORDER, 20) is start
+
+
+def _ring(state: ClusterState) -> tuple[list[int], dict[int, str]]:
+    owners = dict(state.token_owners.items())
+    return sorted(owners), owners
+
+
+@given(token_maps(), st.sets(st.integers(-45, 45), min_size=1, max_size=4), st.integers(-45, 45), st.data())
+def test_who_enters_finds_its_place_by_a_walk_as_by_asking_each_member(
+    tokens: dict[str, list[int]], own: set[int], end: int, data: st.DataObject
+) -> None:
+    state = a_cluster(tokens, factors=[2])
+    old = data.draw(st.booleans())  # one who has tokens, or one who comes with some
+    owned = {token for some in tokens.values() for token in some}
+    coming = {} if old else {"X": tuple(sorted(own - owned))}
+    assume(old or coming["X"])
+    plain, walking = Order(state.nodes, coming), Order(state.nodes, coming, {}, _ring(state))
+    who = data.draw(st.sampled_from(sorted(tokens))) if old else "X"
+    others = data.draw(st.sets(st.sampled_from(sorted(tokens)), max_size=3)) - {who}
+    group = plain.sorted(end, tuple(Replica(node, 1) for node in sorted(others)))
+    found = walking.with_one(end, group, Replica(who, 2))
+    assert found == plain.with_one(end, group, Replica(who, 2)) == plain.sorted(end, found)
+    assert walking._met[end, who] is not None, "it walked"
+    with pytest.raises(AssertionError, match="enters a group only once"):
+        walking.with_one(end, found, Replica(who, 2))
+
+
+def test_beside_others_who_come_members_are_asked() -> None:
+    order = Order(STATE.nodes, {"X": (150,), "Y": (140,)}, {}, _ring(STATE))
+    group = (Replica("Y", 1), Replica("B", 1))
+    assert order.with_one(120, group, Replica("X", 2)) == (group[0], Replica("X", 2), group[1])
+    replacing = Order(STATE.nodes, {}, {"X": "B"}, _ring(STATE))
+    assert replacing.with_one(120, (Replica("B", 1), Replica("C", 1)), Replica("X", 2))[1] == Replica("X", 2)
 
 
 @pytest.mark.parametrize(

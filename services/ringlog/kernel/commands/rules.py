@@ -74,4 +74,4 @@ def bad_witnesses(state: ClusterState, witnesses: tuple[Witness, ...] | PackedWi
 
 
 def _all_sound(state: ClusterState, witnesses: PackedWitnesses) -> bool:
-    return witnesses.lie_within(state.epoch) and all(map(state.nodes.__contains__, witnesses.nodes))
+    return witnesses.lie_within(state.epoch) and witnesses.are_in(state.nodes)

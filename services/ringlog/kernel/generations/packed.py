@@ -139,6 +139,15 @@ def ends_of(ranges: Sequence[GenerationRange]) -> list[Token]:
     return [described.end for described in ranges]
 
 
+def no_ends(ranges: Sequence[GenerationRange], tokens: Sequence[Token]) -> list[Token]:
+    """Those of ``tokens`` at which no range ends."""
+    if isinstance(ranges, PackedRanges):
+        places = np.searchsorted(ranges.ends, np.array(tokens, dtype=np.int64))
+        there = ranges.ends[np.minimum(places, len(ranges) - 1)].tolist()
+        return [token for token, end in zip(tokens, there, strict=True) if token != end]
+    return sorted(set(tokens).difference(described.end for described in ranges))
+
+
 def streams_in(ranges: Sequence[GenerationRange]) -> int:
     """How many streams all ranges have."""
     if isinstance(ranges, PackedRanges):
@@ -151,12 +160,19 @@ def digest_of(columns: PackedRanges) -> str:
 
     So all of it is words of 16 bytes, one a range and one a stream.
     """
-    heads = np.arange(len(columns)) + columns.counts.cumsum() - columns.counts
+    heads = np.empty((len(columns), 2), dtype=">u8")
+    heads[:, 0] = columns.ends.view(np.uint64)
+    heads[:, 1] = (columns.ignored << 32 | columns.counts).view(np.uint64)
     ids = np.frombuffer(columns.streams, dtype=">u8").reshape(-1, 2)
+    streams = int(columns.counts[0])
+    if (columns.counts == streams).all():  # a cluster of machines that are alike
+        rows = np.empty((len(heads), 1 + streams, 2), dtype=">u8")
+        rows[:, 0], rows[:, 1:] = heads, ids.reshape(-1, streams, 2)
+        return hashlib.sha256(rows.data).hexdigest()
+    places = np.arange(len(columns)) + columns.counts.cumsum() - columns.counts
     words = np.empty((len(heads) + len(ids), 2), dtype=">u8")
-    words[heads, 0] = columns.ends.view(np.uint64)
-    words[heads, 1] = (columns.ignored << 32 | columns.counts).view(np.uint64)
+    words[places] = heads
     others = np.ones(len(words), dtype=bool)
-    others[heads] = False
+    others[places] = False
     words[others] = ids
     return hashlib.sha256(words.data).hexdigest()

@@ -25,10 +25,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from immutables import Map
+
 from ringlog.kernel.operations.kinds import kind_of
 from ringlog.kernel.operations.stages import PREPARED, STREAMING, WRITE_BOTH_READ_NEW, WRITE_BOTH_READ_OLD
 from ringlog.kernel.ownership.deltas import Touched, touched
 from ringlog.kernel.ownership.placements import group_at, nodes_of
+from ringlog.kernel.planned import nodes_in, targets_in
 from ringlog.kernel.remembered import Remembered
 from ringlog.kernel.settings import setting
 from ringlog.kernel.state import ClusterState, Node, Operation, Plan, RangeGroup
@@ -43,6 +46,9 @@ REPORTED_STAGES = (STREAMING, WRITE_BOTH_READ_OLD)
 """Stages that end when every gaining node has reported that it has all rows."""
 
 _NEEDS_TOLD_MAX = 4
+_unseen: Final = Remembered[frozenset[NodeId], tuple[Map[NodeId, Node], frozenset[NodeId]]](2)
+"""Of those who have acknowledged: a directory, and who has not of it."""
+
 _gaining: Final = Remembered[Plan, set[NodeId]](8)
 """Of a plan, which is asked for them several times at each stage."""
 
@@ -87,8 +93,7 @@ def gaining_nodes(operation: Operation) -> tuple[NodeId, ...]:
     plan = operation.plan
     gaining = _gaining.get(plan)
     if gaining is None:
-        entering = {change.node for change in plan.start.write_added}
-        gaining = _gaining.put(plan, entering | {source.target for source in plan.sources if source.source})
+        gaining = _gaining.put(plan, nodes_in(plan.start.write_added) | targets_in(plan.sources))
     return tuple(sorted(gaining.union([operation.node] if kind_of(operation).node_gains else ())))
 
 
@@ -139,13 +144,23 @@ def _needs(state: ClusterState, operation: Operation, seen: frozenset[NodeId]) -
     if operation.stage not in GATED_STAGES:
         return
     silent = frozenset({*operation.ignored, *_dead_parting(state, operation)})
-    unseen = {node for node in set(state.nodes) - seen if state.nodes[node].state not in ("none", "left")}
+    unseen = _others(state.nodes, seen)
     if not unseen:
         return
     for where, found in _groups(state, operation):
         if any(not unseen.isdisjoint(members) for _, members in found):
             for group, members in found:
                 yield from needs_of(state.nodes, where, group, members, silent, operation.ignored)
+
+
+def _others(nodes: Map[NodeId, Node], seen: frozenset[NodeId]) -> frozenset[NodeId]:
+    """Who may be a member of groups and is not among ``seen``, which is one object from step to step as a rule."""
+    known = _unseen.get(seen)
+    if known is None or known[0] is not nodes:
+        found = [node for node in set(nodes) - seen if nodes[node].state not in ("none", "left")]
+        assert len(found) + len(seen.intersection(nodes)) <= len(nodes), "each is one of them or another"
+        known = _unseen.put(seen, (nodes, frozenset(found)))
+    return known[1]
 
 
 def _groups(state: ClusterState, operation: Operation) -> Iterator[tuple[tuple[str, Token, Token], Views]]:

@@ -21,14 +21,14 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import groupby
 from operator import attrgetter
+from typing import Any
 
 from ringlog.kernel.blocks import picked
 from ringlog.kernel.operations.kinds import Changes, kind_of
 from ringlog.kernel.operations.rings import ring_after
 from ringlog.kernel.operations.sources import NOBODY, Members, givers_of, quorum_sources, sources_of
-from ringlog.kernel.ownership.deltas import ends_by_setting
+from ringlog.kernel.ownership.deltas import columns_by_setting
 from ringlog.kernel.ownership.placements import nodes_of, replications_in_use
 from ringlog.kernel.ownership.shifts import Shift, part_in, shifts
 from ringlog.kernel.ownership.strategies import (
@@ -40,21 +40,20 @@ from ringlog.kernel.ownership.strategies import (
     replication_key,
     ring_of,
 )
+from ringlog.kernel.planned import ChangeList, LockList, RangeColumn, SourceList, column_of, columns_of, in_columns
 from ringlog.kernel.ring.ranges import Range
-from ringlog.kernel.state import Change, ClusterState, Deltas, LockedRange, Node, Operation, Plan, Source
-from ringlog.kernel.swift import maker_of
-from ringlog.kernel.values import NodeId, Replication, Token
+from ringlog.kernel.state import ClusterState, Deltas, LockedRange, Node, Operation, Plan, Source
+from ringlog.kernel.values import Epoch, NodeId, Replication, Token
 
-_setting_of, _end_of = attrgetter("replication"), attrgetter("end")
-_new_change, _new_source, _new_lock = maker_of(Change), maker_of(Source), maker_of(LockedRange)
+_range_of, _changed_of = attrgetter("start", "end"), attrgetter("changed")
 
 
 @dataclass(frozen=True, slots=True)
 class _Exchange:
     """Who enters a group and who leaves it, in the order of the walk.
 
-    ``swaps``: each that enters, with the living one whose place it takes and who gives it the rows; None if it is not
-    as simple as that.
+    ``swaps``: each that enters, behind the living one whose place it takes and who gives it the rows; None if it is
+    not as simple as that.
     """
 
     entering: Members
@@ -157,14 +156,32 @@ def plan_rebuild(state: ClusterState, node: NodeId, datacenter: str) -> Plan:
 
 def unsourced(plan: Plan) -> tuple[tuple[str, Range], ...]:
     """The ranges, with their setting, that somebody would have to serve without all rows from anywhere."""
-    served = {(source.replication, source.end, source.target) for source in plan.sources}
-    bare = {
-        (change.replication, (change.start, change.end))
-        for change in plan.start.write_added
-        if (change.replication, change.end, change.node) not in served
-    }
-    bare.update((one.replication, (one.start, one.end)) for one in plan.sources if one.source == NOBODY)
+    bare: set[tuple[str, Range]] = set()
+    sources = columns_of(plan.sources)
+    known: dict[tuple[int, int], set[Range]] = {}
+    for key, gained in columns_of(plan.start.write_added).items():
+        streamed = sources.get(key)
+        asked = id(gained), id(streamed)
+        if asked not in known:  # settings that have a part in common share its columns
+            known[asked] = _without_rows(gained, streamed)
+        bare.update((key, range_) for range_ in known[asked])
+    for key, streamed in sources.items():
+        bare.update((key, range_) for range_, pairs in streamed.each() if any(pair[0] == NOBODY for pair in pairs))
     return tuple(sorted(bare))
+
+
+def _without_rows(gained: RangeColumn[NodeId], sources: RangeColumn[tuple[NodeId, NodeId]] | None) -> set[Range]:
+    """The ranges that somebody gains who gets no rows."""
+    if sources is not None and _streams_to_each(gained, sources):
+        return set()
+    served = {(end, target) for (_, end), pairs in sources.each() for _, target in pairs} if sources else set()
+    return {range_ for range_, nodes in gained.each() if any((range_[1], node) not in served for node in nodes)}
+
+
+def _streams_to_each(gained: RangeColumn[NodeId], sources: RangeColumn[tuple[NodeId, NodeId]]) -> bool:
+    """True if there is one source for each who gains each range; as a rule that is so."""
+    alike = gained.ranges is sources.ranges and list(map(len, gained.items)) == list(map(len, sources.items))
+    return alike and list(gained.all_items()) == [target for _, target in sources.all_items()]
 
 
 def _down(state: ClusterState) -> frozenset[NodeId]:
@@ -183,16 +200,15 @@ def _exchanges(
             exchange = known.get((old, new))
             last = old, new
         if exchange is None:
-            entering = tuple(node for node in new if node not in old)
-            leaving = tuple(node for node in old if node not in new)
+            entering = tuple([node for node in new if node not in old])
+            leaving = tuple([node for node in old if node not in new])
             givers = givers_of(entering, leaving, nodes, anywhere)
-            assert set(old).difference(leaving).union(entering) == set(new), (
-                "an exchange leads from one group to the other"
-            )
+            assert len(old) - len(leaving) + len(entering) == len(new), "an exchange leads from one group to the other"
             assert len(set(entering)) == len(entering), "a node enters a group once"
             assert all(node != giver for node, giver in givers.items()), "nobody streams from itself"
             simple = len(entering) == len(leaving) == len(givers) and dead.isdisjoint(givers.values())
-            exchange = _Exchange(entering, leaving, tuple(givers.items()) if simple else None)
+            swaps = tuple((giver, node) for node, giver in givers.items())
+            exchange = _Exchange(entering, leaving, swaps if simple else None)
             known[old, new] = exchange
         exchanges.append((range_, exchange))
     return exchanges
@@ -205,31 +221,58 @@ def _planned(
     split_at: tuple[Token, ...],
     merge_at: tuple[Token, ...],
 ) -> Plan:
-    gained: list[Change] = []
-    lost: list[Change] = []
-    sources: list[Source] = []
+    gained: dict[str, RangeColumn[NodeId]] = {}
+    lost: dict[str, RangeColumn[NodeId]] = {}
+    sources: dict[str, RangeColumn[tuple[NodeId, NodeId]]] = {}
+    known: dict[int, tuple[_Columns, bool]] = {}
     for one in moving:
-        key = one.key
-        for (start, end), exchange in one.ranges:
-            for node in exchange.entering:
-                gained.append(_new_change(key, start, end, node))
-            for node in exchange.leaving:
-                lost.append(_new_change(key, start, end, node))
-            if exchange.swaps is not None:
-                for node, giver in exchange.swaps:
-                    sources.append(_new_source(key, start, end, giver, node))
-            else:
-                found = sources_of(*one.groups(end), nodes, dead, one.anywhere)
-                assert all(source != node for source, node in found), "nobody streams from itself"
-                sources += [_new_source(key, start, end, source, node) for source, node in found]
+        if (found := known.get(id(one.ranges))) is None:  # settings that have a part in common share its columns
+            found = known[id(one.ranges)] = _columns_of(one.ranges)
+        (entering, leaving, swaps), is_simple = found
+        if not is_simple:
+            swaps = _merged_sources(one, nodes, dead)
+        for columns, column in ((gained, entering), (lost, leaving)):
+            if column is not None:
+                columns[one.key] = column
+        if swaps is not None:
+            sources[one.key] = swaps
+    enter, leave = in_columns(ChangeList, gained), in_columns(ChangeList, lost)
     return Plan(
         split_at=split_at,
-        start=Deltas(write_added=tuple(gained)),
-        middle=Deltas(read_added=tuple(gained), read_removed=tuple(lost)),
-        finish=Deltas(write_removed=tuple(lost)),
-        sources=tuple(sources),
+        start=Deltas(write_added=enter),
+        middle=Deltas(read_added=enter, read_removed=leave),
+        finish=Deltas(write_removed=leave),
+        sources=in_columns(SourceList, sources),
         merge_at=merge_at,
     )
+
+
+_Columns = tuple[RangeColumn[NodeId] | None, RangeColumn[NodeId] | None, RangeColumn[tuple[NodeId, NodeId]] | None]
+"""Who enters, who leaves, and who gives whom the rows."""
+
+
+def _columns_of(ranges: Sequence[tuple[Range, _Exchange]]) -> tuple[_Columns, bool]:
+    """The columns of ranges that change hands; False if rows of one of them come from more than one each."""
+    where = [range_ for range_, _ in ranges]
+    entering = column_of(where, [exchange.entering for _, exchange in ranges])
+    leaving = column_of(where, [exchange.leaving for _, exchange in ranges])
+    assert not ranges or entering or leaving, "ranges that change hands have members that do"
+    swaps = [exchange.swaps for _, exchange in ranges if exchange.swaps is not None]
+    is_simple = len(swaps) == len(ranges)
+    return (entering, leaving, column_of(where, swaps) if is_simple else None), is_simple
+
+
+def _merged_sources(
+    moving: _Moving, nodes: Mapping[NodeId, Node], dead: frozenset[NodeId]
+) -> RangeColumn[tuple[NodeId, NodeId]] | None:
+    pairs: list[tuple[tuple[NodeId, NodeId], ...]] = []
+    for (_, end), exchange in moving.ranges:
+        found = exchange.swaps
+        if found is None:
+            found = tuple(sources_of(*moving.groups(end), nodes, dead, moving.anywhere))
+            assert all(source != node for source, node in found), "nobody streams from itself"
+        pairs.append(found)
+    return column_of([range_ for range_, _ in moving.ranges], pairs)
 
 
 # ------------------------------------------------------------------------------------------------------------ locks
@@ -242,22 +285,26 @@ def locks_of(state: ClusterState, operation: Operation) -> tuple[LockedRange, ..
     if kind_of(operation).changes is Changes.SETTING:
         key = replication_key(state.keyspaces[operation.keyspace].replication)
         return tuple(LockedRange(key, one.start, one.end, one.changed) for one in state.placements[key].ranges)
-    locks, plan = [], operation.plan
-    reached = ends_by_setting(plan.start, plan.middle, plan.finish)
-    for key, some in groupby(plan.sources, _setting_of):
-        reached.setdefault(key, set()).update(map(_end_of, some))
-    known: dict[tuple[int, frozenset[Token]], list[int]] = {}
+    plan = operation.plan
+    reached = columns_by_setting(plan.start, plan.middle, plan.finish)
+    sources = columns_of(plan.sources)
+    known: dict[tuple[int, ...], tuple[list[int], list[Range]]] = {}
+    columns: dict[str, RangeColumn[Epoch]] = {}
     for key, placement in sorted(state.placements.items()):
         if not placement.ends:
             continue
-        inside = frozenset(reached.get(key, ()))
+        inside: list[RangeColumn[Any]] = [*reached.get(key, ()), *([sources[key]] if key in sources else ())]
         cut = (plan.split_at, plan.merge_at) if key != ENTIRE else ((), ())
-        asked = id(placement.ends), inside  # settings are cut at the same ends, and many have parts in common
+        # Settings are cut at the same ends, and many have parts in common.
+        asked = id(placement.ends), len(cut[0]), *map(id, inside)
         if asked not in known:
-            known[asked] = _places_of(placement.ends, inside.union(cut[0]), cut[1])
-        locked = picked(placement.ranges, known[asked])
-        locks += [_new_lock(key, group.start, group.end, group.changed) for group in locked]
-    return tuple(locks)
+            tokens = {end for column in inside for end in column.ends()}
+            places = _places_of(placement.ends, tokens.union(cut[0]), cut[1])
+            known[asked] = places, list(map(_range_of, picked(placement.ranges, places)))
+        places, ranges = known[asked]
+        if places:
+            columns[key] = RangeColumn(ranges, list(zip(map(_changed_of, picked(placement.ranges, places)))))
+    return in_columns(LockList, columns)
 
 
 def _places_of(cuts: tuple[Token, ...], inside: Iterable[Token], merged: Iterable[Token]) -> list[int]:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from immutables import Map
 
 from ringlog.kernel.generations import requests
-from ringlog.kernel.generations.packed import ends_of
+from ringlog.kernel.generations.packed import no_ends
 from ringlog.kernel.operations.alteration import altered, prepared_alteration
 from ringlog.kernel.operations.failures import stopped_by, told
 from ringlog.kernel.operations.gates import REPORTED_STAGES, explain, gaining_nodes, gate, is_met
@@ -117,7 +117,7 @@ def _not_committed(state: ClusterState, operation: Operation) -> Rejected | None
         return Rejected(
             "generation_not_committed", f"operation: the generation made for {operation.id} ({made}) is not committed"
         )
-    coarse = set(operation.tokens).difference(ends_of(generation.ranges))
+    coarse = no_ends(generation.ranges, operation.tokens)
     if coarse:
         return Rejected("generation_outdated", f"operation: {generation.id} has no range that ends at {min(coarse)}")
     return None

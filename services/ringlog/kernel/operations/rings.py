@@ -38,7 +38,7 @@ def walk_order(state: ClusterState) -> Order:
         if kind_of(operation).brings_node and not operation.replaced
     }
     beside = {operation.node: operation.replaced for operation in flying if operation.replaced}
-    return Order(state.nodes, coming, beside)
+    return Order(state.nodes, coming, beside, in_order_of(state.token_owners)[:2])
 
 
 def resulting_owners(owners: Map[Token, NodeId], operation: Operation) -> Map[Token, NodeId]:

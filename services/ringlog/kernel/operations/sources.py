@@ -28,9 +28,12 @@ Members = tuple[NodeId, ...]
 
 
 def givers_of(
-    entering: Iterable[NodeId], leaving: Iterable[NodeId], nodes: Mapping[NodeId, Node], anywhere: bool
+    entering: Sequence[NodeId], leaving: Sequence[NodeId], nodes: Mapping[NodeId, Node], anywhere: bool
 ) -> dict[NodeId, NodeId]:
     """Whose place each of those who enter takes: within a datacenter, if possible within a rack."""
+    if len(entering) == len(leaving) == 1:
+        (node,), (other,) = entering, leaving
+        return {node: other} if anywhere or nodes[node].datacenter == nodes[other].datacenter else {}
     left = list(leaving)
     givers: dict[NodeId, NodeId] = {}
     for node in entering:

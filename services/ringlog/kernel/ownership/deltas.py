@@ -14,27 +14,28 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from itertools import groupby
-from operator import attrgetter, itemgetter, lt
+from operator import attrgetter
 from typing import Final
 
 from immutables import Map
 
 from ringlog.kernel.blocks import picked, with_items
+from ringlog.kernel.planned import RangeColumn, by_end, columns_of, nodes_in
 from ringlog.kernel.remembered import Remembered
 from ringlog.kernel.ring.ranges import Range
-from ringlog.kernel.state import Change, Deltas, Node, Placement, RangeGroup, Replica
+from ringlog.kernel.state import Deltas, Node, Placement, RangeGroup, Replica
 from ringlog.kernel.swift import maker_of
 from ringlog.kernel.values import Epoch, NodeId, Token
 
 _new_group = maker_of(RangeGroup)
 _LAP = 2**64
 """Above every distance on the ring."""
+_WALK_MAX: Final = 64
+"""How many tokens are walked at most."""
+_NOBODY: Final[Map[Token, NodeId]] = Map()
 
 Nodes = tuple[NodeId, ...]
-_by_end: Final = itemgetter(1)
-_setting_of, _range_of, _node_of = attrgetter("replication"), attrgetter("start", "end"), attrgetter("node")
+_range_of = attrgetter("start", "end")
 _read_of, _write_of, _changed_of = attrgetter("read"), attrgetter("write"), attrgetter("changed")
 
 
@@ -46,74 +47,38 @@ _placed: Final = Remembered[tuple[Token, ...], tuple[tuple[list[Range], list[int
 """Of ends: lists of ranges, with their places among them; at most ``_PLACED_MAX``."""
 
 
-class _Column:
-    """The changes of one list under one setting: its ranges by end, and of each the nodes that enter or leave."""
-
-    __slots__ = ("nodes", "ranges")
-
-    def __init__(self, ranges: list[Range], nodes: Sequence[Nodes]) -> None:
-        self.ranges = ranges
-        self.nodes = nodes
-
-    def over(self, ranges: list[Range]) -> Sequence[Nodes]:
-        """What it says of each of these."""
-        if ranges == self.ranges:
-            return self.nodes
-        known = dict(zip(self.ranges, self.nodes, strict=True))
-        return [known.get(range_, ()) for range_ in ranges]
-
-    def places(self, ends: tuple[Token, ...]) -> list[int]:
-        """Where its ranges are among those with these ends, which are the same in each stage of an operation, and for
-        all settings; those that have a part in common change the same ranges.
-        """
-        known = _placed.get(ends) or ()
-        for ranges, places in known:
-            if ranges is self.ranges or ranges == self.ranges:
-                return places
-        found, index = [], 0
-        for _, end in self.ranges:
-            index = bisect_left(ends, end, index)
-            found.append(index)
-        assert not found or index < len(ends), "a change names a range that exists"
-        _placed.put(ends, (*known[1 - _PLACED_MAX :], (self.ranges, found)))
-        return found
+def _over(column: RangeColumn[NodeId], ranges: list[Range]) -> Sequence[Nodes]:
+    """What a column says of each of these."""
+    if column.ranges is ranges or column.ranges == ranges:
+        return column.items
+    known = dict(zip(column.ranges, column.items, strict=True))
+    return [known.get(range_, ()) for range_ in ranges]
 
 
-_columns: Final = Remembered[tuple[Change, ...], Mapping[str, _Column]](6)
-"""Of the lists of plans in flight: each is applied, or looked at, with several stages."""
+def _places(ends: tuple[Token, ...], ranges: list[Range]) -> list[int]:
+    """Where these ranges, by end, are among those with these ends, which are the same in each stage of an operation,
+    and for all settings; those that have a part in common change the same ranges.
+    """
+    known = _placed.get(ends) or ()
+    for others, places in known:
+        if others is ranges or others == ranges:
+            return places
+    found, index = [], 0
+    for _, end in ranges:
+        index = bisect_left(ends, end, index)
+        found.append(index)
+    assert not found or index < len(ends), "a change names a range that exists"
+    _placed.put(ends, (*known[1 - _PLACED_MAX :], (ranges, found)))
+    return found
 
 
-def _by_setting(changes: tuple[Change, ...]) -> Mapping[str, _Column]:
-    """Key of a setting to its changes."""
-    known = _columns.get(changes)
-    if known is not None:
-        return known
-    lists: dict[str, list[Change]] = {}
-    for key, some in groupby(changes, _setting_of):
-        lists.setdefault(key, []).extend(some)
-    return _columns.put(changes, {key: _column(own) for key, own in lists.items()})
-
-
-def _column(changes: Sequence[Change]) -> _Column:
-    ranges: list[Range] = list(map(_range_of, changes))
-    ends = list(map(_by_end, ranges))
-    if all(map(lt, ends, ends[1:])):  # as plans have them
-        return _Column(ranges, list(zip(map(_node_of, changes))))
-    gathered: dict[Range, Nodes] = {}
-    for change, range_ in zip(changes, ranges, strict=True):
-        gathered[range_] = (*gathered.get(range_, ()), change.node)
-    ranges = sorted(gathered, key=_by_end)
-    return _Column(ranges, [gathered[range_] for range_ in ranges])
-
-
-def ends_by_setting(*deltas: Deltas) -> dict[str, set[Token]]:
-    """Key of a setting to the ends of the ranges that ``deltas`` change."""
-    ends: dict[str, set[Token]] = {}
-    lists = {id(one): one for of in deltas for one in map(partial(getattr, of), _LISTS)}
-    for changes in lists.values():  # who enters the writers enters the readers, too
-        for key, column in _by_setting(changes).items():
-            ends.setdefault(key, set()).update(map(_by_end, column.ranges))
-    return ends
+def columns_by_setting(*deltas: Deltas) -> dict[str, list[RangeColumn[NodeId]]]:
+    """Key of a setting to the columns of the changes in ``deltas``, each once."""
+    found: dict[str, dict[int, RangeColumn[NodeId]]] = {}
+    for changes in (getattr(one, name) for one in deltas for name in _LISTS):
+        for key, column in columns_of(changes).items():
+            found.setdefault(key, {})[id(column)] = column  # who enters the writers enters the readers, too
+    return {key: list(columns.values()) for key, columns in found.items()}
 
 
 @dataclass(slots=True)
@@ -133,11 +98,9 @@ def touched(*deltas: Deltas) -> dict[str, list[tuple[Range, Touched]]]:
     """Key of a setting to the ranges that ``deltas`` change together, by end, with what happens to each."""
     gathered: dict[str, dict[Range, Touched]] = {}
     lists = [(name, getattr(one, name)) for one in deltas for name in _LISTS]
-    for list_of, key, column in (
-        (name, key, column) for name, own in lists for key, column in _by_setting(own).items()
-    ):
+    for list_of, key, column in ((name, key, column) for name, own in lists for key, column in columns_of(own).items()):
         ranges = gathered.setdefault(key, {})
-        for range_, nodes in zip(column.ranges, column.nodes, strict=True):
+        for range_, nodes in zip(column.ranges, column.items, strict=True):
             here = ranges.get(range_)
             if here is None:
                 here = ranges[range_] = Touched()
@@ -154,11 +117,15 @@ class Order:
 
     ``nodes``: the directory, every member with its tokens. ``coming``: the tokens of nodes that are joining.
     ``beside``: nodes that are to take over another's tokens, each with the node right after which it stands.
+    ``ring``: all present tokens in order, if they are known, and their owners: to walk a few is quicker than to ask
+    each member.
     """
 
     nodes: Mapping[NodeId, Node]
     coming: Mapping[NodeId, tuple[Token, ...]] = field(default_factory=dict)
     beside: Mapping[NodeId, NodeId] = field(default_factory=dict)
+    ring: tuple[Sequence[Token], Mapping[Token, NodeId]] = ((), _NOBODY)
+    _met: dict[tuple[Token, NodeId], set[NodeId] | None] = field(default_factory=dict, init=False, repr=False)
     _stands: dict[NodeId, tuple[tuple[Token, ...], bool]] = field(default_factory=dict, init=False, repr=False)
     _places: dict[Token, dict[NodeId, int]] = field(default_factory=dict, init=False, repr=False)
     """Where those stand that were asked for, and before which ends: the same few are in many groups."""
@@ -177,6 +144,26 @@ class Order:
             found = known[node] = 2 * distance + is_beside
         return found
 
+    def _met_before(self, end: Token, node: NodeId) -> set[NodeId] | None:
+        """Whom a walk from ``end`` meets before ``node``; None where it is long, or others stand not only at their
+        present tokens.
+        """
+        (tokens, owners), met = self.ring, None
+        if tokens and not self.beside and (not self.coming or self.coming.keys() == {node}):
+            own = self._stand(node)[0]
+            index = bisect_left(own, end)
+            goal = own[index] if index < len(own) else own[0]
+            first, last = bisect_left(tokens, end), bisect_left(tokens, goal)
+            if goal >= end:
+                walked = tokens[first:last] if last - first <= _WALK_MAX else None
+            else:  # past the last token
+                long = len(tokens) - first + last > _WALK_MAX
+                walked = None if long else (*tokens[first:], *tokens[:last])
+            met = None if walked is None else set(map(owners.__getitem__, walked))
+            assert met is None or node not in met, "nobody is met before itself"
+        self._met[end, node] = met
+        return met
+
     def _stand(self, node: NodeId) -> tuple[tuple[Token, ...], bool]:
         owner = self.beside.get(node, node)
         tokens = self.coming.get(owner) or self.nodes[owner].tokens
@@ -190,6 +177,16 @@ class Order:
 
     def with_one(self, end: Token, group: tuple[Replica, ...], replica: Replica) -> tuple[Replica, ...]:
         """The group, which is in order, with one more member."""
+        asked = end, replica.node
+        met = self._met[asked] if asked in self._met else self._met_before(end, replica.node)
+        if met is not None:
+            at = 0
+            for member in group:
+                if member.node not in met:
+                    break
+                at += 1
+            assert at == len(group) or group[at].node != replica.node, "a node enters a group only once"
+            return (*group[:at], replica, *group[at:])
         own = self.place(end, replica.node)
         known = self._places[end]
         index, above = 0, len(group)
@@ -213,8 +210,8 @@ def apply_deltas(placements: Map[str, Placement], deltas: Deltas, order: Order, 
 
     Changes of a setting that no keyspace uses any more are left out.
     """
-    lists = [_by_setting(getattr(deltas, name)) for name in _LISTS]
-    entering = {change.node for change in deltas.write_added}.union(change.node for change in deltas.read_added)
+    lists = [columns_of(getattr(deltas, name)) for name in _LISTS]
+    entering = nodes_in(deltas.write_added).union(nodes_in(deltas.read_added))
     newcomers = {node: Replica(node, epoch) for node in entering}
     for key in sorted({key for found in lists for key in found}):
         placement = placements.get(key)
@@ -240,23 +237,22 @@ def reordered(placements: Map[str, Placement], node: NodeId, order: Order) -> Ma
 
 def _apply(
     placement: Placement,
-    columns: Sequence[_Column | None],
+    columns: Sequence[RangeColumn[NodeId] | None],
     order: Order,
     epoch: Epoch,
     newcomers: Mapping[NodeId, Replica],
 ) -> Placement:
     """``columns``: what the four lists say. ``newcomers``: one object for each node, not for each node and range."""
     given = [column for column in columns if column is not None]
-    whole = given[0]
-    if any(column.ranges != whole.ranges for column in given):
-        everywhere = sorted({range_ for column in given for range_ in column.ranges}, key=_by_end)
-        whole = _Column(everywhere, ())
-    ends, places = placement.ends, whole.places(placement.ends)
+    ranges = given[0].ranges
+    if any(column.ranges is not ranges and column.ranges != ranges for column in given):
+        ranges = sorted({range_ for column in given for range_ in column.ranges}, key=by_end)
+    ends, places = placement.ends, _places(placement.ends, ranges)
     enter_read, leave_read, enter_write, leave_write = (
-        None if column is None else column.over(whole.ranges) for column in columns
+        None if column is None else _over(column, ranges) for column in columns
     )
     groups = picked(placement.ranges, places)
-    assert list(map(_range_of, groups)) == whole.ranges, "a change names a range that exists"
+    assert list(map(_range_of, groups)) == ranges, "a change names a range that exists"
     assert max(map(_changed_of, groups)) <= epoch, "no range has changed with an entry that is still to come"
     reads, writes = list(map(_read_of, groups)), list(map(_write_of, groups))
     if leave_write is not None:
@@ -264,7 +260,7 @@ def _apply(
             assert all(map(_are_apart, enter_write, leave_write)), "nobody enters and leaves with one step"
         writes = _all_without(writes, leave_write)
     if enter_write is not None:
-        for at, ((_, end), nodes) in enumerate(zip(whole.ranges, enter_write, strict=True)):
+        for at, ((_, end), nodes) in enumerate(zip(ranges, enter_write, strict=True)):
             for node in nodes:
                 writes[at] = order.with_one(end, writes[at], newcomers[node])
     if leave_read is not None:
@@ -279,7 +275,7 @@ def _apply(
                 assert member.node not in nodes, "readers are writers"
     changed = [
         _new_group(start, end, read, write, epoch)
-        for (start, end), read, write in zip(whole.ranges, reads, writes, strict=True)
+        for (start, end), read, write in zip(ranges, reads, writes, strict=True)
     ]
     return Placement(placement.key, with_items(placement.ranges, places, changed), ends)
 

@@ -54,7 +54,9 @@ def shifts(
     """
     changed = tuple(changed)
     assert before.nodes is after.nodes, "who is where does not change with tokens"
-    cuts = merged(before.tokens, set(changed).difference(before.owners))
+    new = set(changed).difference(before.owners)
+    grows = len(after.tokens) == len(before.tokens) + len(new)
+    cuts = after.tokens if grows else merged(before.tokens, new)
     own = _Own(datacenter, before, after)
     found: dict[Replication, list[Shift]] = {}
     for nested in _nested(parts, (before, after)):
@@ -78,7 +80,7 @@ class _Own(dict[Token, bool]):
         before, after = self._rings
         owner = before.owners.get(token) or after.owners[token]
         assert owner, "ranges end where tokens are, before or after"
-        self[token] = found = not self._datacenter or before.nodes[owner].datacenter == self._datacenter
+        self[token] = found = not self._datacenter or before.place(owner)[0] == self._datacenter
         return found
 
 
@@ -117,14 +119,12 @@ def _walked(
         for token in changed:
             if token not in ring.owners:
                 continue
-            ends = list(_reaching(part, ring, cuts, token))
+            ends = list(_reaching(part, ring, cuts, token, own))
             if quickly:
                 groups = zip(*[first_met(part, one, token, ends) for one in rings], strict=True)
-                walked.update((end, group) for end, group in zip(ends, groups, strict=True) if own[end])
+                walked.update(zip(ends, groups, strict=True))
             else:
-                walked.update(
-                    (end, (natural(part, before, end), natural(part, after, end))) for end in ends if own[end]
-                )
+                walked.update((end, (natural(part, before, end), natural(part, after, end))) for end in ends)
     return [(end, old, new) for end, (old, new) in walked.items()]
 
 
@@ -150,15 +150,23 @@ def _shifted(
     return [shift for _, shift in sorted(found.items())]
 
 
-def _reaching(replication: Replication, ring: Ring, cuts: Sequence[Token], token: Token) -> Iterator[Token]:
-    """The ends from which a walk gets to ``token`` before its group is full, counter-clockwise from there."""
-    group = filling(replication, ring)
+def _reaching(
+    replication: Replication, ring: Ring, cuts: Sequence[Token], token: Token, own: Mapping[Token, bool]
+) -> Iterator[Token]:
+    """The part's own ends from which a walk gets to ``token``, which is one, before its group is full,
+    counter-clockwise from there. Nobody is met at others.
+    """
+    group, owners = filling(replication, ring), ring.owners
     first = index_at(cuts, token)
-    for step in range(len(cuts)):
+    if group.full:
+        return
+    yield token
+    for step in range(1, len(cuts)):
         end = cuts[first - step]
-        owner = ring.owners.get(end) if step else None
-        if owner is not None:
-            group.offer(owner)
-        if group.full:
-            return
-        yield end
+        if own[end]:
+            owner = owners.get(end)
+            if owner is not None:
+                group.offer(owner)
+                if group.full:
+                    return
+            yield end

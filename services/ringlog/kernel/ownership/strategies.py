@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final, Protocol
 
 from ringlog.kernel.ownership.token_maps import in_order_of, with_tokens
@@ -42,6 +43,9 @@ IN_TABLETS: Final = (TABLETS, ZONE)
 
 ENTIRE_END: Token = TOKEN_MAX
 """The end of the one range of an entire placement."""
+
+_FIRST_OWNERS: Final = 64
+"""How many are asked for their racks before all are counted."""
 
 Census = Mapping[str, Mapping[str, int]]
 """Datacenter to rack to number of nodes that own tokens."""
@@ -73,13 +77,30 @@ class Ring:
             self._known.update({"": {}, **census_of(self.counts, self.nodes)})
         return self._known.get(datacenter, {})
 
+    def has_racks(self, datacenter: str, count: int) -> bool:
+        """True if owners are in at least that many racks of a datacenter: of many the first few show it, as a rule."""
+        if not self._known and len(self.counts) > _FIRST_OWNERS:
+            met: set[str] = set()
+            for node in islice(self.counts, _FIRST_OWNERS):
+                where, rack = self.place(node)
+                if where == datacenter:
+                    met.add(rack)
+                    if len(met) >= count:
+                        return True
+        return len(self.racks(datacenter)) >= count
+
     def limits(self, replication: Replication) -> Mapping[str, Limits]:
         """What a setting asks of each of its datacenters that has nodes for it."""
         found = self._limits.get(replication)
         if found is None:
-            every = {one.datacenter: _limits_of(one, self.racks(one.datacenter)) for one in replication.datacenters}
+            every = {one.datacenter: self._limits_in(one) for one in replication.datacenters}
             found = self._limits[replication] = {name: limits for name, limits in every.items() if limits[0] > 0}
         return found
+
+    def _limits_in(self, local: DatacenterReplication) -> Limits:
+        if not local.racks and self.has_racks(local.datacenter, local.factor):
+            return local.factor, 0, frozenset()  # nobody needs to be counted
+        return _limits_of(local, self.racks(local.datacenter))
 
     def changed(self, gone: Iterable[Token], come: Mapping[Token, NodeId]) -> Ring:
         """The ring without the tokens that are ``gone``, and with those that ``come`` or get another owner."""
@@ -228,7 +249,7 @@ def is_first_met(replication: Replication, ring: Ring) -> bool:
     if replication.strategy != NETWORK:
         return replication.strategy == SIMPLE
     local, *others = replication.datacenters
-    return not others and not local.racks and local.factor <= len(ring.racks(local.datacenter))
+    return not others and not local.racks and ring.has_racks(local.datacenter, local.factor)
 
 
 class _Distinct:

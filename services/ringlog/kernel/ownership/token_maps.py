@@ -23,6 +23,8 @@ Ordered = tuple[tuple[Token, ...], Mapping[Token, NodeId], Mapping[NodeId, int]]
 KNOWN_MAX: Final = 4
 
 _known: Final = Remembered[Map[Token, NodeId], Ordered](KNOWN_MAX)
+_after: Final = Remembered[Sequence[Token], tuple[tuple[Token, ...], dict[Token, NodeId], Ordered]](2)
+"""Of tokens in order: which were gone and which came, and what that gave: a plan asks for it, and its last step."""
 
 
 def in_order_of(owners: Mapping[Token, NodeId]) -> Ordered:
@@ -61,6 +63,10 @@ def with_tokens(
     come: Mapping[Token, NodeId],
 ) -> Ordered:
     """What ``changed_map`` says, of what is in order: copies, nothing is sorted."""
+    gone, come = tuple(gone), dict(come)
+    asked = _after.get(tokens)
+    if asked is not None and asked[0] == gone and asked[1] == come:
+        return asked[2]
     after, held, counted = list(tokens), dict(owners), dict(counts)
     left = []
     for token in gone:
@@ -78,4 +84,6 @@ def with_tokens(
         if not counted[owner]:
             del counted[owner]
     assert len(after) == len(held), "every token has one owner"
-    return tuple(after), held, counted
+    made = tuple(after), held, counted
+    _after.put(tokens, (gone, come, made))
+    return made
