@@ -63,13 +63,8 @@ def test_a_day_of_an_operator(world: World) -> None:
     world.await_rows()
     # Back to fewer at once: those that stay learn what a quorum knew. (Four spaces: what a long stage waits for.)
     shown = done("keyspace", "alter", "ks", "--factor", "1")
-    assert [line.split(",")[0].strip() for line in shown.splitlines()[1:] if not line.startswith("    ")] == [
-        "requested",
-        "prepared",
-        "write_both_read_old",
-        "write_both_read_new",
-        "finished",
-    ]
+    stages = [line.split(",")[0].strip() for line in shown.splitlines()[1:] if not line.startswith("    ")]
+    assert stages == ["requested", "prepared", "write_both_read_old", "write_both_read_new", "finished"]
     world.await_rows()
     done("keyspace", "alter", "ks", "--factor", "2")
     assert "finished, epoch" in done("node", "move", "n2", "--num-tokens", "4")

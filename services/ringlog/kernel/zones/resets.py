@@ -60,7 +60,7 @@ def has_quorum(state: ClusterState, zone: Zone, partition: ZonePartition) -> boo
 
 def can_go_on(state: ClusterState, zone: Zone, partition: ZonePartition) -> bool:
     """True if a partition has a quorum of voters alive, and a majority of those who have its data. Where its reset has
-    begun only the survivor leads on: nobody can cancel that, so whoever is back meanwhile does not count.
+    begun only the survivor leads on: nobody can cancel that, so others who are back meanwhile do not count.
     """
     is_reset = bool(partition.pending) and partition.pending[0].forced
     if (is_reset and not begins_anew(state, partition)) or not has_quorum(state, zone, partition):
