@@ -9,6 +9,7 @@ import sqlite3
 from collections import Counter
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -402,14 +403,14 @@ def test_a_file_that_knows_tables_by_name_goes_on_where_a_name_was_one_table(tmp
     path, one = tmp_path / "tables", table("t", 1, 10, VARIANTS[0])
     target = of_before(path)
     assert target.load() == "here"
-    target.know(Lives([one]))
+    target.know(lambda: Lives([one]))
     target.apply(change(row(UPDATE, (1,), partition_key=(b"a",), cells=(Cell("w", b"x"),)), table=one))
     target.save("there")
     target.close()
     with closing(sqlite3.connect(path)) as found:
         assert found.execute('SELECT * FROM "ks.t"').fetchall() == [("a", 1, 5, "x")]
     again = SqliteTables(path)
-    again.know(Lives())
+    again.know(Lives)
     assert again.load() == "there"
     again.close()
 
@@ -418,7 +419,7 @@ def test_a_file_that_may_have_merged_two_tables_is_refused_and_stays_as_it_was(t
     path = tmp_path / "tables"
     target = of_before(path)
     twice = [table("t", 1, 10, VARIANTS[0]), table("t", 2, 20, VARIANTS[0])]
-    for lives in (Lives(twice), Lives()):
+    for lives in (partial(Lives, twice), Lives):
         with pytest.raises(BadStore, match=r"ks\.t was made several times"):
             target.know(lives)
     target.close()
