@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import pytest
 
-from ringlog.kernel.commands.zones import AlterZone
+from ringlog.kernel.commands.nodes import DeclareUp
+from ringlog.kernel.commands.rebalances import TriggerRebalance
+from ringlog.kernel.commands.zones import AlterZone, CreateZone, SetDataNodes
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import StreamReport
 from ringlog.node.holder import Holder
@@ -15,7 +17,7 @@ from ringlog.node.protocol.followers import Followers
 from ringlog.node.protocol.groups import Member
 from ringlog.node.tries import Tries
 from ringlog.protocol.zone_groups import HAS, RETURNED, session
-from tests.kernel.zones.scenes import NoRows, cancel, done, ids, partition, trigger, with_zone
+from tests.kernel.zones.scenes import NoRows, cancel, done, down, ids, partition, trigger, with_zone
 
 
 def begun(partitions: int = 1) -> ClusterState:
@@ -37,6 +39,19 @@ def test_an_acknowledgement_has_no_more_words_than_it_may(monkeypatch: pytest.Mo
     state = begun(5)
     found = Member(ids("A")[0], NoRows()).words(state, state.epoch)
     assert [word.operation for word in found] == [session(partition(state, number), HAS) for number in range(3)]
+
+
+def test_steps_that_wait_for_the_dead_keep_no_others_from_being_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A is on its way to D with three partitions, which is as many as may be told; then D dies."""
+    monkeypatch.setattr(groups, "WORDS_MAX", 3)
+    state = done(with_zone("ABCD", replicas=1, partitions=1), *down("D"))
+    (first,) = ids("A")
+    state = done(state, CreateZone("a", (first,), 3, 1), CreateZone("b", (first,), 3, 1))
+    for zone, to in (("a", "D"), ("b", "C")):
+        state = done(state, SetDataNodes(zone, ids(to), state.epoch), TriggerRebalance(zone, state.epoch))
+    for told, back in (("b", []), ("a", [DeclareUp(ids("D")[0], "")])):
+        found = Member(first, NoRows()).words(done(state, *back), state.epoch)
+        assert {word.operation.partition("@")[0] for word in found} == {f"zone/{told}/{number}" for number in range(3)}
 
 
 class Here:

@@ -7,7 +7,8 @@ its word would else come back as one that never saw the step. Rows of a zone are
 reports of their own; a step waits for these beside the words (``kernel.zones.data``).
 
 A word is said as long as it is so, for at most ``WORDS_MAX`` partitions, the first ones by name and number: as these
-come to rest, others follow. A node whose replicas have failed says that alone, where it is the one that comes.
+come to rest, others follow. Last come those whose step waits for the dead, which may never rest. A node whose replicas
+have failed says that alone, where it is the one that comes.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from ringlog.kernel.zones.resets import can_go_on, members
 from ringlog.node.protocol.followers import Step, step_of
 from ringlog.protocol.tablet_steps import NOTHING
 from ringlog.protocol.zone_groups import COPY, FAILED, HAS, RETURNED, before, coming, session
+from ringlog.protocol.zone_waits import hopeless
 
 WORDS_MAX: Final = 5_000
 
@@ -64,7 +66,10 @@ class Member:
         if not state.zones:
             return ()
         if self._of[0] is not state.zone_partitions or self._of[1] is not state.nodes:
-            self._of, self._own = (state.zone_partitions, state.nodes), tuple(self._concerned(state))
+            concerned = list(self._concerned(state))
+            if len(concerned) > WORDS_MAX:
+                concerned.sort(key=lambda own: _is_in_vain(state, own[1]))
+            self._of, self._own = (state.zone_partitions, state.nodes), tuple(concerned)
             self._replicas.only([step_of(one) for _, one in self._own if one.pending])
         return tuple(islice(self._words(state, epoch), WORDS_MAX))
 
@@ -99,3 +104,8 @@ class Member:
         if one.cancel is not None:
             return RETURNED
         return HAS if one.revisions.pending <= epoch and self._replicas.follows(one) else ""
+
+
+def _is_in_vain(state: ClusterState, one: ZonePartition) -> bool:
+    """True if the pending step of a partition waits for nodes that are dead."""
+    return bool(one.pending) and one.cancel is None and bool(hopeless(state, one))
