@@ -10,9 +10,14 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
+from ringlog.runtime.logs import setup_logs
+
 # How long an example takes, or its making, says how busy the machine is, nothing about the code.
 settings.register_profile("ringlog", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("ringlog")
+
+setup_logs()
+"""Before a test looks at logs, and puts back what was there."""
 
 
 @pytest.hookimpl(tryfirst=True)  # the groups are read by a plugin at the same place

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,6 +37,14 @@ def test_logs_for_machines_are_one_json_object_a_line() -> None:
     (line,) = out.getvalue().splitlines()
     event = json.loads(line)
     assert (event["event"], event["level"], event["offset"]) == ("entry_stale", "warning", 7)
+
+
+def test_logs_that_nobody_has_set_up_leave_standard_output_to_the_answer() -> None:
+    """Before, a warning stood in front of what ``--json`` printed."""
+    program = "from ringlog.runtime.logs import get_logger as log; log('test').warning('passed_over'); print(7)"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=True)
+    assert ended.stdout == "7\n"
+    assert "passed_over" in ended.stderr
 
 
 @pytest.mark.usefixtures("fresh_logs")

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import structlog
 from confluent_kafka import Consumer, TopicPartition
 from tests.certificates import needs_openssl
 from tests.kernel.entries import uuid
@@ -38,14 +37,6 @@ from ringlog.stack import StackInfo
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 
 Forge = Callable[[Any, Any], tuple[Any, Any]]
-
-
-@pytest.fixture(autouse=True)
-def logs_as_before() -> Iterator[None]:
-    """A node that runs in this process sets up logs that go to the stream of its test."""
-    before = structlog.get_config()
-    yield
-    structlog.configure(**before)
 
 
 class Scene(World):

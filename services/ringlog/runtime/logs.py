@@ -1,6 +1,7 @@
 """Structured logs: one event a line, on standard error, for people (``console``) or for machines (``json``).
 
-Standard output belongs to the answer of a command; logs never go there.
+Standard output belongs to the answer of a command; logs never go there, also where nobody has set them up: a program
+that embeds a client and configures structlog by itself keeps what it configured.
 
 structlog is loaded with the first event: it loads what shows tracebacks in colours, a sixth of what it takes to start a
 command, and most commands log nothing.
@@ -31,6 +32,8 @@ class LazyLogger:
         """``debug``, ``info``, ``warning``, ``error``, ``exception``, ``critical``."""
         import structlog
 
+        if not structlog.is_configured():
+            setup_logs()
         return getattr(structlog.get_logger(self._name), method)
 
 
@@ -67,7 +70,8 @@ class Seldom:
 def setup_logs(log_format: LogFormat = "console", level: str = "info", stream: TextIO | None = None) -> None:
     """Configure structlog for this process.
 
-    ``level``: debug, info, warning, error or critical (ValueError otherwise).
+    ``level``: debug, info, warning, error or critical (ValueError otherwise). ``stream``: None is standard error,
+    whatever that is when an event comes.
     """
     import structlog
 
@@ -90,6 +94,6 @@ def setup_logs(log_format: LogFormat = "console", level: str = "info", stream: T
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(numbers[level.upper()]),
-        logger_factory=structlog.PrintLoggerFactory(file=out),
+        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr if stream is None else stream),
         cache_logger_on_first_use=False,
     )
