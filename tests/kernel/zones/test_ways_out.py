@@ -127,7 +127,7 @@ class Life:
     def __init__(self, seed: int) -> None:
         self.draw = Random(seed)
         made = with_data if self.draw.random() < 0.8 else zone_only
-        self.count, mode = self.draw.choice([1, 2]), self.draw.choice(MODES)
+        self.count, mode = self.draw.choice([1, 2]), self.draw.choice([*MODES])
         self.state = made("ABCDE", "FG", partitions=self.count, replicas=self.draw.randint(1, 5), mode=mode)
 
     def ask(self, *commands: Command) -> bool:
@@ -150,7 +150,7 @@ class Life:
             case "nodes":
                 self.ask(SetDataNodes("z", ids(some), state.epoch))
             case "alter":
-                self.ask(AlterZone("z", replicas=draw.randint(1, 5)), AlterZone("z", mode=draw.choice(MODES)))
+                self.ask(AlterZone("z", replicas=draw.randint(1, 5)), AlterZone("z", mode=draw.choice([*MODES])))
             case "cancel":
                 self.ask(CancelRebalance("z", number, partition(state, number).revisions.pending))
             case "reset":
