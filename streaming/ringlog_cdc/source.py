@@ -14,6 +14,7 @@ from typing import TypeVar
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from ringlog.log.errors import LogUnavailable
+from ringlog.log.kafka import MISBELIEFS
 from ringlog.runtime.kafka_config import connection
 from ringlog.runtime.logs import get_logger
 from ringlog_cdc.errors import CdcError, StopRequested
@@ -22,8 +23,6 @@ REQUEST_TIMEOUT_S = 10.0
 PATIENCE_S = 60.0
 """As long as Spark's own source asks for the ends of topics."""
 LOOK_AGAIN_S = 0.2
-SEEMS_MISSING = (KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC)
-"""What the client makes up by itself, and may go on to believe, after its broker was away."""
 
 T = TypeVar("T")
 log = get_logger(__name__)
@@ -79,7 +78,7 @@ class Offsets:
                 raise StopRequested
             if time.monotonic() - began >= self._patience_s:
                 raise LogUnavailable(f"offsets of {topic} are unknown: {why}", "is the broker up? Then start again")
-            if code in SEEMS_MISSING:
+            if code in MISBELIEFS:
                 self._consumer.close()
                 self._consumer = self._made()
 

@@ -45,6 +45,10 @@ Isolation = Literal["read_uncommitted", "read_committed"]
 _LOST = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
 _SEEMS_MISSING = (KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC)
 """What the client makes up by itself: of a topic that is missing, and also of one whose broker was just killed."""
+MISBELIEFS = (*_SEEMS_MISSING, KafkaError.UNSUPPORTED_VERSION)
+"""What a client may go on to believe, against the broker's word, after the broker was away, or so busy that it did not
+say in time which versions it speaks: then old ones are spoken, which it refuses. A client made anew asks anew.
+"""
 
 
 def reader_config(bootstrap_servers: str, isolation: Isolation) -> dict[str, Any]:
@@ -207,7 +211,7 @@ class KafkaLog:
                 if self._is_missing(asker, error.args[0], left):
                     raise TopicMissing(self._topic) from error
                 found, why = None, error.args[0].str()
-                if error.args[0].code() in _SEEMS_MISSING:
+                if error.args[0].code() in MISBELIEFS:
                     self._let_go(asker)
             if found is not None:
                 return int(found[0]), int(found[1])
@@ -229,8 +233,7 @@ class KafkaLog:
             return self._asker
 
     def _let_go(self, asker: Consumer) -> None:
-        """Ask anew the next time: a client that lived through a broker's sleep may believe for minutes, against the
-        broker's word, that there is no such partition.
+        """Ask by a client made anew the next time: this one may keep its misbelief for minutes.
 
         Other threads may still be asking it, so its last holder closes it.
         """

@@ -1,0 +1,76 @@
+"""A Kafka client that believes what is not so is let go, by the job and by readers of logs: the next one asks anew.
+
+The clients are stand-ins: a broker that does not say in time which versions it speaks is one that stands still for ten
+seconds at the right moment.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from ringlog.log import kafka
+from ringlog.log.errors import LogUnavailable
+from ringlog.log.kafka import MISBELIEFS, KafkaLog
+from ringlog_cdc import source
+from ringlog_cdc.source import Offsets
+
+MISBELIEVED = pytest.mark.parametrize("code", [*MISBELIEFS, KafkaError._TIMED_OUT])
+TRIES = 3
+
+
+class Clients:
+    """Makes clients; those before the last answer that ``code``, and so does the last one ``TRIES`` times."""
+
+    def __init__(self, code: int) -> None:
+        self.code = code
+        self.made = 0
+        self.asked = 0
+
+    def __call__(self, *_: object) -> Clients:
+        self.made += 1
+        return self
+
+    def get_watermark_offsets(self, *_: object, **_options: object) -> tuple[int, int]:
+        self.asked += 1
+        if (self.made == 1 and self.code in MISBELIEFS) or self.asked < TRIES:
+            raise KafkaException(KafkaError(self.code))
+        return 3, 7
+
+    def list_topics(self, *_: object, **_options: object) -> Any:
+        raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
+def _made(code: int) -> int:
+    """How many clients it takes to be answered."""
+    return TRIES if code in MISBELIEFS else 1
+
+
+@MISBELIEVED
+def test_the_job_asks_by_another_client(code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    clients = Clients(code)
+    monkeypatch.setattr(source, "Consumer", clients)
+    monkeypatch.setattr(source, "LOOK_AGAIN_S", 0.0)
+    assert Offsets("127.0.0.1:1")._bounds("t", 0) == (3, 7)
+    assert (clients.asked, clients.made) == (TRIES, _made(code))
+
+
+@MISBELIEVED
+def test_a_log_asks_by_another_client(code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    clients = Clients(code)
+    monkeypatch.setattr(kafka, "Consumer", clients)
+    monkeypatch.setattr(kafka, "LOOK_AGAIN_S", 0.0)
+    assert KafkaLog("127.0.0.1:1", "c").end_offset(60.0) == 7
+    assert (clients.asked, clients.made) == (TRIES, _made(code))
+
+
+def test_who_is_never_answered_says_what_the_client_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source, "Consumer", Clients(KafkaError.UNSUPPORTED_VERSION))
+    monkeypatch.setattr(Clients, "get_watermark_offsets", Clients.list_topics)
+    with pytest.raises(LogUnavailable, match="offsets of t are unknown"):
+        Offsets("127.0.0.1:1", patience_s=0.0)._bounds("t", 0)
