@@ -22,7 +22,8 @@ tablet, all of it is lost. A quorum of those who were declared down, and are not
 the reset: these are lost, too. Whether somebody has admitted that goes with the salvage, as its kind: where nobody has,
 the survivor waits until a majority is alive, however many die after the reset.
 
-Invariant: nobody who is alive and has a tablet is left out of its salvage.
+Invariant: nobody who is alive when the survivor says that he has all, and has a tablet, is left out of its salvage. Who
+comes back between that and the step behind it may be: what only he had is lost, as somebody has admitted.
 """
 
 from __future__ import annotations
