@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from ringlog.cache.redis_url import BadRedisUrl, redis_address, without_password
 from ringlog.cli.stack import belongings
 from ringlog.runtime.context import ClusterContext, known
+from ringlog.runtime.kafka_oauth import NoToken, token_in
 from ringlog.runtime.kafka_options import read_kafka_config
 from ringlog.runtime.kafka_security import BadKafkaConfig
 from ringlog.runtime.trust import BadTrustConfig, TrustFile
@@ -29,6 +31,12 @@ sasl.mechanism: SCRAM-SHA-512
 sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required \\
   username="me" password='a\\\\b\\u00e4';
 ssl.endpoint.identification.algorithm=
+"""
+_TOKENS = b"""security.protocol=SASL_SSL
+sasl.mechanism=OAUTHBEARER
+sasl.oauthbearer.token.endpoint.url=https://id.example/token
+sasl.jaas.config=org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required \\
+  clientId="me" clientSecret='x' scope=a;
 """
 _TRUST = b"# ours\ntoken.file = token\ntls.ca=\n"
 
@@ -76,6 +84,19 @@ def logins(data: bytes) -> None:
     read_kafka_config(path).security.java()
 
 
+def redis_urls(data: bytes) -> None:
+    """Where a Redis is; what is said of it to anybody has no password."""
+    url = data.decode("utf-8", "replace")
+    without_password(url)
+    found = redis_address(url)
+    assert found.hosts or found.path
+
+
+def tokens(data: bytes) -> None:
+    """What an identity provider answers."""
+    assert token_in(data).ends > 0
+
+
 def trusts(data: bytes) -> None:
     """A trust.properties, beside a token."""
     path, token = _home() / "trust.properties", _home() / "token"
@@ -106,6 +127,25 @@ TARGETS = (
         lambda: (json.dumps({"cluster_id": _CONTEXT.cluster_id, "epoch": 9}).encode(),),
         of_json,
     ),
-    Target("logins", (), logins, (BadKafkaConfig,), lambda: (_LOGIN,)),
+    Target("logins", (), logins, (BadKafkaConfig,), lambda: (_LOGIN, _TOKENS)),
+    Target(
+        "redis_urls",
+        (),
+        redis_urls,
+        (BadRedisUrl,),
+        lambda: (
+            b"redis+sentinel://me:p%40w@h1,[::1]:5/main/0?sentinel_password=x&ssl_cert_reqs=none",
+            b"rediss://me:pw@h:1/2?ssl_check_hostname=false",
+            b"unix:///a%20b?db=0&socket_timeout=0.5",
+        ),
+    ),
+    Target(
+        "tokens",
+        ("runtime.kafka_oauth._end_of", "runtime.kafka_oauth.token_in"),
+        tokens,
+        (NoToken,),
+        lambda: (b'{"access_token": "a.b.c", "expires_in": 300}', b'{"access_token": "a.eyJleHAiOiA5OTk5OTk5OTk5fQ."}'),
+        of_json,
+    ),
     Target("trusts", (), trusts, (BadTrustConfig,), lambda: (_TRUST,)),
 )

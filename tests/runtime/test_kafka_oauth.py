@@ -48,7 +48,13 @@ def _provider(answer: bytes) -> Iterator[str]:
         def log_message(self, *_: object) -> None:
             """Says nothing."""
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Answering) as server:
+    with _serving(Answering) as endpoint:
+        yield endpoint
+
+
+@contextmanager
+def _serving(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}/token"
         server.shutdown()
@@ -232,6 +238,31 @@ def test_what_a_provider_answers_is_a_token_with_an_end_or_none(answer: object, 
             assert SECRET not in str(refused.value)
 
 
+def test_a_provider_leads_nobody_elsewhere() -> None:
+    """The secret would go along."""
+    asked: list[str] = []
+
+    class Leading(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked.append(self.path)
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(302)
+            self.send_header("Location", "/other")
+            self.end_headers()
+
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_response(404)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Says nothing."""
+
+    with _serving(Leading) as endpoint, pytest.raises(NoToken, match="answers 302"):
+        OAuth(endpoint, "me", SECRET).source()()
+    assert asked == ["/token"]
+
+
 def test_a_provider_that_is_away_gives_none() -> None:
-    with pytest.raises(NoToken, match="gives no token"):
+    with pytest.raises(NoToken, match="gives no answer"):
         OAuth("http://127.0.0.1:1/token", "me", SECRET).source()()

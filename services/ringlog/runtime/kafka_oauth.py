@@ -23,6 +23,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from http.client import HTTPException
 from typing import Any, Final
 
 MECHANISM: Final = "OAUTHBEARER"
@@ -115,26 +116,27 @@ class OAuth:
         return _Kept(_hooked(self.hook) if self.hook else self._asked)
 
     def _asked(self) -> Token:
-        """What the identity provider gives now."""
+        """What the identity provider gives now. It is followed to no other place: the secret is for this one."""
         import urllib.error  # slow to load, and hardly any process needs it
         import urllib.parse
         import urllib.request
 
+        class Stays(urllib.request.HTTPRedirectHandler):
+            def redirect_request(self, *_: Any) -> None:
+                return None
+
         form = {"grant_type": "client_credentials"} | ({"scope": self.scope} if self.scope else {})
         login = base64.b64encode(f"{self.client_id}:{self.client_secret}".encode()).decode()
-        request = urllib.request.Request(
-            self.endpoint,
-            urllib.parse.urlencode(form).encode(),
-            {"Authorization": f"Basic {login}", "Accept": "application/json"},
-        )
+        headers = {"Authorization": f"Basic {login}", "Accept": "application/json"}
+        request = urllib.request.Request(self.endpoint, urllib.parse.urlencode(form).encode(), headers)
         try:
-            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
-                found = json.loads(answer.read(ANSWER_BYTES_MAX))
-            return _checked(found["access_token"], _end_of(found))
+            with urllib.request.build_opener(Stays).open(request, timeout=TIMEOUT_S) as answer:
+                found: bytes = answer.read(ANSWER_BYTES_MAX)
         except urllib.error.HTTPError as error:
             raise NoToken(f"{self.endpoint} answers {error.code}") from error
-        except (OSError, ValueError, LookupError, TypeError) as error:
-            raise NoToken(f"{self.endpoint} gives no token: {type(error).__name__}") from error
+        except (OSError, ValueError, HTTPException) as error:
+            raise NoToken(f"{self.endpoint} gives no answer: {type(error).__name__}") from error
+        return token_in(found)
 
 
 class _Kept:
@@ -179,6 +181,15 @@ def _checked(value: object, ends: object) -> Token:
     if isinstance(ends, bool) or not isinstance(ends, int | float) or not time.time() < ends < math.inf:
         raise NoToken("a token was given that has ended, or without the second since 1970 with which it ends")
     return Token(value, float(ends))
+
+
+def token_in(answer: bytes) -> Token:
+    """The token that an identity provider answers with. Raises NoToken."""
+    try:
+        found = json.loads(answer)
+        return _checked(found["access_token"], _end_of(found))
+    except (ValueError, LookupError, TypeError, OverflowError, RecursionError) as error:
+        raise NoToken(f"the identity provider's answer has no token: {type(error).__name__}") from error
 
 
 def _end_of(answer: dict[str, Any]) -> float:

@@ -1,5 +1,5 @@
-"""The simulated broker's topics, and an archive, as the ports of ``ringlog.log``, for code that blocks: answers come at
-once.
+"""The simulated broker's topics, and an archive's place, as the ports of ``ringlog.log``, for code that blocks:
+answers come at once.
 
 Such code runs in one moment of virtual time. Its process can die before or after each of its writes (``Deaths``): what
 a broker has by then stays, what was to come next does not. Who works in several moments waits between them.
@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future
-from pathlib import Path
 
-from ringlog.log.archive import Archive
 from ringlog.log.errors import LogTruncated, LogUnavailable
 from ringlog.log.port import LOOKUP_TIMEOUT_S, LogRecord, answered_at_once
 from ringlog.sim.broker import SNAPSHOTS, SimBroker
@@ -142,25 +140,30 @@ class TailAtOnce:
         """See ``LogTail``."""
 
 
-class ArchiveAtOnce(Archive):
-    """Segments in a dictionary: a place that all hosts of agents have mounted."""
+class PlaceAtOnce:
+    """An archive's place in a dictionary, which all hosts of agents have mounted."""
+
+    name = "simulated"
 
     def __init__(self, files: dict[str, bytes], deaths: Deaths) -> None:
-        super().__init__(Path("simulated"))
         self._files = files
         self._deaths = deaths
 
-    def _names(self) -> list[str]:
+    def names(self) -> list[str]:
+        """See ``ArchivePlace``; so are the others."""
         return list(self._files)
 
-    def _first_line(self, name: str) -> bytes:
+    def first_line(self, name: str) -> bytes:
+        """See ``ArchivePlace``."""
         return self._files[name].splitlines(keepends=True)[0]
 
-    def _bytes(self, name: str) -> bytes:
+    def read(self, name: str) -> bytes:
+        """See ``ArchivePlace``."""
         return self._files[name]
 
-    def _write(self, name: str, line: bytes, body: bytes) -> None:
+    def write(self, name: str, data: bytes) -> None:
+        """See ``ArchivePlace``."""
         is_last = self._deaths.before()
-        self._files[name] = line + body
+        self._files[name] = data
         if is_last:
             raise PowerCut

@@ -18,12 +18,13 @@ from ringlog.kernel.changes import EpochChange
 from ringlog.kernel.outcome import Entry, Outcome, UnreadableEntry
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Epoch, Micros
+from ringlog.log.archive import Archive
 from ringlog.log.beginning import SnapshotTopic
 from ringlog.log.errors import LogError
 from ringlog.log.folding import Start
 from ringlog.protocol.effects import At, Newest
 from ringlog.protocol.role import superseded
-from ringlog.sim.at_once import IDENTITY, ArchiveAtOnce, TopicAtOnce
+from ringlog.sim.at_once import IDENTITY, PlaceAtOnce, TopicAtOnce
 from ringlog.sim.broker import CHANGES, METADATA, SNAPSHOTS
 from ringlog.sim.chance import Chance
 from ringlog.sim.memo import cached_change
@@ -79,7 +80,7 @@ class SimSnapshots:
         self._worker = worker
         self._chance = Chance(sim.world.seed, f"snapshots/{worker.instance}")
         topic = _Forgetful(TopicAtOnce(sim.broker, SNAPSHOTS, ends.deaths, host), ends)
-        archive = None if ends.files is None else ArchiveAtOnce(ends.files, ends.deaths)
+        archive = None if ends.files is None else Archive(PlaceAtOnce(ends.files, ends.deaths))
         log = TopicAtOnce(sim.broker, METADATA, ends.deaths, host)
         log_ends = LogEnds(log, lambda: topic, log.delete_before, archive, self._published, self._acts, self._count)
         numbers = count(1)
