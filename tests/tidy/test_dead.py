@@ -37,6 +37,7 @@ HOOKS = {
         "do_GET",
         "handle_error",
         "log_message",
+        "redirect_request",
         "version_string",
         "address_family",
     },
