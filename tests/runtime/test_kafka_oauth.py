@@ -155,6 +155,20 @@ def test_a_function_is_asked_once_for_as_long_as_its_token_serves(tmp_path: Path
     assert handled.java()["sasl.jaas.config"] == f"{MODULE} required;"
 
 
+def test_a_clock_that_was_a_year_ahead_keeps_no_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    CALLS.clear()
+    year_s, passed_s = 365 * 86_400, [0.0]
+    wall, steady = time.time, time.monotonic
+    monkeypatch.setattr(time, "monotonic", lambda: steady() + passed_s[0])
+    source = OAuth(hook=f"{HERE}:counted").source()
+    with monkeypatch.context() as ahead:
+        ahead.setattr(time, "time", lambda: wall() + year_s)
+        assert source().value == "token-1"
+    assert source().value == "token-1"
+    passed_s[0] = 9_000.0
+    assert source().value == "token-2", "four fifths of its time are over"
+
+
 @pytest.mark.parametrize("name", ["refuse", "old", "junk", "not_one"])
 def test_what_a_function_gives_and_is_no_token_is_not_shown(tmp_path: Path, name: str) -> None:
     found = read(tmp_path, f"ringlog.oauth.hook={HERE}:{name}")

@@ -140,20 +140,22 @@ class OAuth:
 
 
 class _Kept:
-    """A token serves until four fifths of its time are over; a new one is asked for by one thread at a time."""
+    """A token serves until four fifths of its time are over; a new one is asked for by one thread at a time.
+
+    Its time is counted from when it was given: a clock that was a year ahead then, and is right again, keeps none.
+    """
 
     def __init__(self, ask: Callable[[], Token]) -> None:
         self._ask = ask
         self._lock = threading.Lock()
         self._token = Token("", 0)
-        self._until = 0.0
+        self._until = -math.inf
 
     def __call__(self) -> Token:
         with self._lock:
-            now = time.time()
-            if now >= self._until:
+            if time.monotonic() >= self._until:
                 self._token = self._ask()
-                self._until = now + 0.8 * (self._token.ends - now)
+                self._until = time.monotonic() + 0.8 * (self._token.ends - time.time())
             return self._token
 
 
