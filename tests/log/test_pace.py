@@ -14,7 +14,7 @@ from ringlog.kernel.commands.cluster import Noop
 from ringlog.log import replica as replicas
 from ringlog.log.kafka import at_ease, reader_config
 from ringlog.log.memory import MemoryLog
-from ringlog.log.pace import LOOKS, PAUSE, LooksToSpare, Pace
+from ringlog.log.pace import DENSE, DENSE_PAUSES, LOOKS, PAUSE, LooksToSpare, Pace
 from ringlog.log.replay import catch_up
 from ringlog.log.replica import LogReplica
 from tests.client.mini_validator import MiniValidator
@@ -40,9 +40,19 @@ def test_the_steps_of_an_operation_are_seen_at_once_and_a_stream_once_in_a_pause
     assert not any(looks.rest(later) for _ in range(LOOKS)), "it has all of them to spare again"
 
 
-def test_who_did_not_rest_when_it_was_time_owes_nothing() -> None:
+def test_in_a_dense_stream_it_looks_more_seldom_and_goes_back_to_its_pace_behind_it() -> None:
+    looks, now, dense = LooksToSpare(), 0, []
+    for _ in range(100):
+        dense.append(looks.rest(now, DENSE))
+        now += dense[-1]
+    assert dense[-50:] == [DENSE_PAUSES * PAUSE] * 50
+    assert looks.rest(now, DENSE - 1) == PAUSE
+
+
+@pytest.mark.parametrize("records", [1, DENSE])
+def test_who_did_not_rest_when_it_was_time_owes_nothing(records: int) -> None:
     looks = LooksToSpare()
-    assert max(looks.rest(0) for _ in range(10_000)) == PAUSE
+    assert max(looks.rest(0, records) for _ in range(10_000)) == PAUSE * (DENSE_PAUSES if records == DENSE else 1)
 
 
 def test_who_rests_goes_on_once_somebody_waits() -> None:
