@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from structlog.testing import capture_logs
 
-from ringlog.agents.soundness import EPOCHS, Soundness
+from ringlog.agents.soundness import BEATS, EPOCHS, Soundness
 from ringlog.kernel.commands.cluster import Noop
 from ringlog.kernel.state import ClusterState
 from tests.kernel.entries import NODES, applied, founded, node
@@ -14,6 +14,11 @@ from tests.kernel.entries import NODES, applied, founded, node
 
 def _later(state: ClusterState, epochs: int) -> ClusterState:
     return applied(state, *[Noop()] * epochs)
+
+
+def _rested(sound: Soundness, state: ClusterState) -> None:
+    for _ in range(BEATS):
+        sound.look(state)
 
 
 def test_a_sound_state_is_nothing_to_tell() -> None:
@@ -34,9 +39,11 @@ def test_what_is_broken_is_told_until_it_is_mended() -> None:
     assert logs[0]["event"] == "invariant_broken"
     assert logs[0]["promise"]
     again = _later(broken, EPOCHS)
-    sound.look(_later(broken, EPOCHS - 1))
+    _rested(sound, _later(broken, EPOCHS - 1))
     assert "epoch 2" in sound.alarm
     sound.look(again)
     assert f"epoch {again.epoch}" in sound.alarm
     sound.look(_later(state, 2 * EPOCHS))
+    assert sound.alarm, "many epochs, but no time has passed"
+    _rested(sound, _later(state, 2 * EPOCHS))
     assert sound.alarm == ""
