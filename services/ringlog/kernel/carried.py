@@ -31,20 +31,10 @@ operation was admitted or the position was reported: what has begun is never ref
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
 from ringlog.kernel.commands.keyspaces import REPLICATION_BYTES_MAX
-from ringlog.kernel.commands.rebalances import (
-    REASON_LENGTH_MAX,
-    CancelRebalance,
-    FinishCancel,
-    ResetPartitions,
-    RestartReplicas,
-    SwitchStable,
-    TriggerRebalance,
-)
-from ringlog.kernel.commands.schema import AlterTable, CreateTable, DropTable
-from ringlog.kernel.commands.zones import AlterZone, CreateZone
+from ringlog.kernel.commands.rebalances import REASON_LENGTH_MAX
 from ringlog.kernel.outcome import Rejected
 from ringlog.kernel.ownership.strategies import ENTIRE
 from ringlog.kernel.state import ClusterState, Table
@@ -107,9 +97,9 @@ def _column(column: Column) -> int:
     return _ITEM + _text(column.name) + _text(column.type)
 
 
-def changed_tables(before: ClusterState, after: ClusterState, command: Command) -> Iterable[Table]:
+def changed_tables(before: ClusterState, after: ClusterState, command: Any) -> Iterable[Table]:
     """The tables that are new, or other objects than before."""
-    if isinstance(command, (CreateTable, AlterTable, DropTable)):  # which change the one that they name
+    if command.CHANGES_ITS_TABLE:
         named = after.tables.get(f"{command.keyspace}.{command.name}")
         return () if named is None else (named,)
     return [table for name, table in after.tables.items() if before.tables.get(name) is not table]
@@ -177,13 +167,13 @@ def weight_of_partition(partition: ZonePartition) -> int:
     return _PARTITION + _text(partition.reason) + _NAMED * (named + len(steps) + sum([len(one.nodes) for one in steps]))
 
 
-def changed_partitions(before: ClusterState, after: ClusterState, command: Command) -> Iterable[ZonePartition]:
+def changed_partitions(before: ClusterState, after: ClusterState, command: Any) -> Iterable[ZonePartition]:
     """The partitions of a zone that are new, or other objects than before: all are of the zone that is named."""
-    if isinstance(command, (SwitchStable, CancelRebalance, FinishCancel, RestartReplicas)):
-        return (after.zone_partitions[partition_key(command.zone, command.partition)],)
-    if not isinstance(command, (CreateZone, AlterZone, TriggerRebalance, ResetPartitions)):
-        return ()  # what is dropped leaves a key behind, data nodes change no partition
-    keys = [partition_key(command.zone, number) for number in range(after.zones[command.zone].partitions)]
+    if after.zone_partitions is before.zone_partitions:
+        return ()
+    named = getattr(command, "partition", None)  # which changes no other
+    numbers = range(after.zones[command.zone].partitions) if named is None else (named,)
+    keys = [partition_key(command.zone, number) for number in numbers]
     pairs = [(after.zone_partitions[key], before.zone_partitions.get(key)) for key in keys]
     return [one for one, known in pairs if one is not known]
 

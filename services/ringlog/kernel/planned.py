@@ -3,8 +3,7 @@
 A change, a source, a lock is a setting, a range and one thing more. The fold asks of a list which ranges it names under
 a setting, and who is named for each; settings that have a part in common have it in common in their plans, too. So a
 list keeps a ``RangeColumn`` for each setting, and settings may share one. ``ChangeList``, ``SourceList`` and
-``LockList`` stand where a tuple does and are equal to it, with the same encoding and digest; single values are made
-when somebody asks for them (a coordinator, a display), and kept then, so that its items stay the same objects.
+``LockList`` stand in for a tuple; single values are made for a coordinator or a display.
 
 A list of a state that was stored is a tuple; ``columns_of`` gathers its columns.
 """
@@ -14,10 +13,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, groupby
 from operator import attrgetter, itemgetter
-from typing import Any, ClassVar, Final, Generic, TypeVar, cast, overload
+from typing import Any, ClassVar, Final, Generic, TypeVar, cast
 
 from ringlog.kernel.remembered import Remembered
 from ringlog.kernel.ring.ranges import Range
+from ringlog.kernel.stand_ins import StandIn
 from ringlog.kernel.state import Change, LockedRange, Source
 from ringlog.kernel.swift import maker_of
 from ringlog.kernel.values import Epoch, NodeId, Token
@@ -60,57 +60,28 @@ def column_of(ranges: list[Range], items: Sequence[tuple[S, ...]]) -> RangeColum
     return RangeColumn(ranges, items) if ranges else None
 
 
-class _InColumns(Sequence[T], Generic[T, S]):
+class _InColumns(StandIn[T], Generic[T, S]):
     """``columns``: by key of the setting, in the order of the values; at least one."""
 
-    __slots__ = ("_made", "columns")
+    __slots__ = ("columns",)
     _one: ClassVar[Callable[..., Any]]
 
     def __init__(self, columns: Mapping[str, RangeColumn[S]]) -> None:
         assert columns, "a list without values is the empty tuple"
         self.columns = columns
-        self._made: tuple[T, ...] | None = None
+        self._made = None
 
-    def as_tuple(self) -> tuple[T, ...]:
-        """The values, the same objects each time."""
-        if self._made is None:
-            one = type(self)._one
-            self._made = tuple(
-                one(key, start, end, item)
-                for key, column in self.columns.items()
-                for (start, end), items in column.each()
-                for item in items
-            )
-        return self._made
+    def _make(self) -> tuple[T, ...]:
+        one = type(self)._one
+        return tuple(
+            one(key, start, end, item)
+            for key, column in self.columns.items()
+            for (start, end), items in column.each()
+            for item in items
+        )
 
     def __len__(self) -> int:
         return sum(sum(map(len, column.items)) for column in self.columns.values())
-
-    @overload
-    def __getitem__(self, at: int) -> T: ...
-    @overload
-    def __getitem__(self, at: slice) -> tuple[T, ...]: ...
-    def __getitem__(self, at: int | slice) -> T | tuple[T, ...]:
-        return self.as_tuple()[at]
-
-    def __iter__(self) -> Iterator[T]:
-        return iter(self.as_tuple())
-
-    def __bool__(self) -> bool:
-        return True
-
-    def __eq__(self, other: object) -> bool:
-        if self is other:
-            return True
-        if type(other) is type(self):
-            return self.as_tuple() == other.as_tuple()
-        return self.as_tuple() == other if isinstance(other, tuple) else NotImplemented
-
-    def __hash__(self) -> int:
-        return hash(self.as_tuple())
-
-    def __repr__(self) -> str:
-        return repr(self.as_tuple())
 
 
 class ChangeList(_InColumns[Change, NodeId]):

@@ -68,9 +68,11 @@ class Command:
 
     ``VERSION``: the version that this release writes; a released (kind, version) is frozen. The kind is the class's
     name, the fields are those of the Avro record ``ringlog.commands.<kind>`` and of the JSON that operators type.
+    ``CHANGES_ITS_TABLE``: of all tables it changes only the one that ``keyspace`` and ``name`` name.
     """
 
     VERSION = 1
+    CHANGES_ITS_TABLE = False
 
 
 @dataclass(frozen=True, slots=True)

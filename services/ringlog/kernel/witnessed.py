@@ -1,20 +1,19 @@
 """Acknowledgements of many nodes in columns: a step of an operation brings one of each node, a thousand of them.
 
 The fold asks which nodes they are of, whether an epoch lies in the future, who has acknowledged one. Columns answer
-that for all at once. ``PackedWitnesses`` stands where a tuple of ``Witness`` does and is equal to it; single ones are
-made when somebody asks for them.
+that for all at once. ``PackedWitnesses`` stands in for a tuple of ``Witness``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from itertools import compress
-from typing import Any, Final, overload
+from typing import Any, Final
 
 from immutables import Map
 from numpy.typing import NDArray
 
 from ringlog.kernel.remembered import Remembered
+from ringlog.kernel.stand_ins import StandIn
 from ringlog.kernel.values import Epoch, NodeId, Witness
 
 PACKED_FROM: Final = 32
@@ -26,23 +25,20 @@ _there: Final = Remembered[tuple[NodeId, ...], Map[NodeId, Any]](2)
 """
 
 
-class PackedWitnesses(Sequence[Witness]):
+class PackedWitnesses(StandIn[Witness]):
     """At least one. ``applied``, ``drained``: ``int64``, one a node; nobody changes them."""
 
-    __slots__ = ("_made", "applied", "drained", "nodes")
+    __slots__ = ("applied", "drained", "nodes")
 
     def __init__(self, nodes: tuple[NodeId, ...], applied: NDArray[Any], drained: NDArray[Any]) -> None:
         assert len(nodes) == len(applied) == len(drained) > 0, "a witness has one of each"
         self.nodes = nodes
         self.applied = applied
         self.drained = drained
-        self._made: tuple[Witness, ...] | None = None
+        self._made = None
 
-    def as_tuple(self) -> tuple[Witness, ...]:
-        """The witnesses, the same objects each time."""
-        if self._made is None:
-            self._made = tuple(map(Witness, self.nodes, self.applied.tolist(), self.drained.tolist()))
-        return self._made
+    def _make(self) -> tuple[Witness, ...]:
+        return tuple(map(Witness, self.nodes, self.applied.tolist(), self.drained.tolist()))
 
     def lie_within(self, epoch: Epoch) -> bool:
         """True if no number lies below 0 or above ``epoch``."""
@@ -69,24 +65,3 @@ class PackedWitnesses(Sequence[Witness]):
 
     def __len__(self) -> int:
         return len(self.nodes)
-
-    @overload
-    def __getitem__(self, at: int) -> Witness: ...
-    @overload
-    def __getitem__(self, at: slice) -> tuple[Witness, ...]: ...
-    def __getitem__(self, at: int | slice) -> Witness | tuple[Witness, ...]:
-        return self.as_tuple()[at]
-
-    def __iter__(self) -> Iterator[Witness]:
-        return iter(self.as_tuple())
-
-    def __eq__(self, other: object) -> bool:
-        if isinstance(other, PackedWitnesses):
-            return self.as_tuple() == other.as_tuple()
-        return self.as_tuple() == other if isinstance(other, tuple) else NotImplemented
-
-    def __hash__(self) -> int:
-        return hash(self.as_tuple())
-
-    def __repr__(self) -> str:
-        return repr(self.as_tuple())

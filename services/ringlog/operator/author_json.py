@@ -15,11 +15,10 @@ from typing import Any, cast
 from ringlog import __version__
 from ringlog.kernel.commands.schema_batch import PLACES, SchemaBatch, SchemaStatement, statement_of
 from ringlog.kernel.generations.describe import ranges_digest
-from ringlog.kernel.generations.packed import PackedRanges
 from ringlog.kernel.registry import COMMANDS
+from ringlog.kernel.stand_ins import StandIn
 from ringlog.kernel.state import CdcWriter, ClusterState
 from ringlog.kernel.values import IDENTIFIER_MAX, CdcOptions, Command, Replication, spoken
-from ringlog.kernel.witnessed import PackedWitnesses
 from ringlog.kernel.zones.resets import MANUAL
 from ringlog.operator import zone_nodes
 from ringlog.operator.intents import NODE_FIELDS, NUM_TOKENS, NUM_TOKENS_MAX, Intent, InvalidCommand, seed_of
@@ -296,7 +295,7 @@ def _written(state: ClusterState, name: str, item: Any) -> Any:
         return dict(item)
     if name == "preimage":
         return {"false": False, "true": True}.get(item, item)
-    if isinstance(item, tuple | PackedRanges | PackedWitnesses):
+    if isinstance(item, tuple | StandIn):
         return [_written(state, name, one) for one in item]
     if isinstance(item, bytes):
         return item.hex()

@@ -60,6 +60,7 @@ class CreateTable(Command):
     """
 
     VERSION = 2
+    CHANGES_ITS_TABLE = True
 
     keyspace: Annotated[str, "The keyspace."]
     name: Annotated[str, "Name of the table."]
@@ -133,6 +134,7 @@ class AlterTable(Command):
     """
 
     VERSION = 2
+    CHANGES_ITS_TABLE = True
 
     keyspace: Annotated[str, "The keyspace."]
     name: Annotated[str, "Name of the table."]
@@ -238,6 +240,8 @@ def _users_respelled(
 @dataclass(frozen=True, slots=True)
 class DropTable(Command):
     """Drop a table."""
+
+    CHANGES_ITS_TABLE = True
 
     keyspace: Annotated[str, "The keyspace."]
     name: Annotated[str, "Name of the table."]

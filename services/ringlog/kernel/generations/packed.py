@@ -4,16 +4,15 @@ A generation describes the whole ring anew, a range and its stream ids for each 
 they sound, which digest have they, are their ends those of the tokens. Columns answer that for all ranges at once, and
 are a tenth of the memory of as many objects.
 
-``PackedRanges`` stands where a tuple of ``GenerationRange`` does and is equal to it; what encodes or publishes single
-ranges gets the tuple, which is made when first asked for and then kept, so that its items stay the same objects. Only
-ranges of the right shape are packed: ends are tokens, ignored bits and numbers of streams in their bounds, ids of 16
-bytes. So bytes that are no such thing go the way of tuples, to the words for what is wrong (``check``).
+``PackedRanges`` stands in for a tuple of ``GenerationRange``; what encodes or publishes single ranges gets the tuple.
+Only ranges of the right shape are packed: ends are tokens, ignored bits and numbers of streams in their bounds, ids of
+16 bytes. So bytes that are no such thing go the way of tuples, to the words for what is wrong (``check``).
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from typing import Any, Final, cast, overload
 
@@ -22,6 +21,7 @@ from numpy.typing import NDArray
 
 from ringlog.kernel.generations.stream_id import STREAM_ID_BYTES
 from ringlog.kernel.ring.shards import IGNORE_MSB_MAX, SHARDS_MAX
+from ringlog.kernel.stand_ins import StandIn
 from ringlog.kernel.values import GenerationRange, Token, is_token
 
 Ranges = tuple[GenerationRange, ...]
@@ -30,12 +30,12 @@ PACKED_FROM: Final = 64
 """Fewer ranges are quicker one by one."""
 
 
-class PackedRanges(Sequence[GenerationRange]):
+class PackedRanges(StandIn[GenerationRange]):
     """At least one range. ``ends``, ``ignored``, ``counts`` (of streams): ``int64``, one a range; ``streams``: all ids,
     by range and slot. Nobody changes the arrays.
     """
 
-    __slots__ = ("_made", "counts", "ends", "ignored", "streams")
+    __slots__ = ("counts", "ends", "ignored", "streams")
 
     def __init__(self, ends: NDArray[Any], ignored: NDArray[Any], counts: NDArray[Any], streams: bytes) -> None:
         assert len(ends) == len(ignored) == len(counts) > 0, "a range has one of each"
@@ -44,17 +44,14 @@ class PackedRanges(Sequence[GenerationRange]):
         self.ignored = ignored
         self.counts = counts
         self.streams = streams
-        self._made: Ranges | None = None
+        self._made = None
 
-    def as_tuple(self) -> Ranges:
-        """The ranges, the same objects each time."""
-        if self._made is None:
-            ids = [self.streams[at : at + STREAM_ID_BYTES] for at in range(0, len(self.streams), STREAM_ID_BYTES)]
-            stops = self.counts.cumsum()
-            bounds = zip((stops - self.counts).tolist(), stops.tolist(), strict=True)
-            own = (tuple(ids[start:stop]) for start, stop in bounds)
-            self._made = tuple(map(GenerationRange, self.ends.tolist(), self.ignored.tolist(), own))
-        return self._made
+    def _make(self) -> Ranges:
+        ids = [self.streams[at : at + STREAM_ID_BYTES] for at in range(0, len(self.streams), STREAM_ID_BYTES)]
+        stops = self.counts.cumsum()
+        bounds = zip((stops - self.counts).tolist(), stops.tolist(), strict=True)
+        own = (tuple(ids[start:stop]) for start, stop in bounds)
+        return tuple(map(GenerationRange, self.ends.tolist(), self.ignored.tolist(), own))
 
     def __len__(self) -> int:
         return len(self.ends)
@@ -69,22 +66,12 @@ class PackedRanges(Sequence[GenerationRange]):
             own = self.streams[:ids] if at == 0 else self.streams[-ids:]
             streams = tuple(own[start : start + STREAM_ID_BYTES] for start in range(0, ids, STREAM_ID_BYTES))
             return GenerationRange(int(self.ends[at]), int(self.ignored[at]), streams)
-        return self.as_tuple()[at]
+        return super().__getitem__(at)
 
-    def __iter__(self) -> Iterator[GenerationRange]:
-        return iter(self.as_tuple())
-
-    def __eq__(self, other: object) -> bool:
-        if isinstance(other, PackedRanges):
-            same = self.streams == other.streams and len(self) == len(other)
-            return same and all(map(np.array_equal, self._columns(), other._columns()))
-        return self.as_tuple() == other if isinstance(other, tuple) else NotImplemented
-
-    def __hash__(self) -> int:
-        return hash(self.as_tuple())
-
-    def __repr__(self) -> str:
-        return repr(self.as_tuple())
+    def _equals(self, other: StandIn[GenerationRange]) -> bool:
+        assert isinstance(other, PackedRanges), "it is one of the same class"
+        same = self.streams == other.streams and len(self) == len(other)
+        return same and all(map(np.array_equal, self._columns(), other._columns()))
 
     def _columns(self) -> tuple[NDArray[Any], ...]:
         return self.ends, self.ignored, self.counts
