@@ -8,24 +8,26 @@ from collections.abc import Iterator
 import pytest
 
 from ringlog.kernel.operations import kinds
+from ringlog.kernel.ownership import kinds as strategies
 from ringlog.kernel.tablets import stages
 from ringlog.kernel.zones import model as zones
 from tests.tidy.files import python_files, shown, text
 
-NAMES = frozenset((*kinds.KINDS, *stages.KINDS, *zones.MODES))
-"""Of the kinds of operations, of the transitions of tablets, of the modes of zones."""
+NAMES = frozenset((*kinds.KINDS, *strategies.STRATEGIES, *stages.KINDS, *zones.MODES))
+"""Of the kinds of operations, of the strategies of replication, of transitions of tablets, of modes of zones."""
 CONSTANTS = frozenset(
     name
-    for module in (kinds, stages, zones)
+    for module in (kinds, strategies, stages, zones)
     for name, value in vars(module).items()
-    if isinstance(value, kinds.OperationKind | stages.TransitionKind) or name in ("STRONG", "HIGH_AVAILABILITY")
+    if isinstance(value, kinds.OperationKind | strategies.Strategy | stages.TransitionKind)
+    or name in ("STRONG", "HIGH_AVAILABILITY")
 )
 RETELLS = "services/ringlog/sim/checks/"
 """The simulator's own record of movements shares nothing with the kernel, so that it can contradict it."""
 
 
 def _attribute(node: ast.expr) -> bool:
-    return isinstance(node, ast.Attribute) and node.attr in ("kind", "mode")
+    return isinstance(node, ast.Attribute) and node.attr in ("kind", "mode", "strategy")
 
 
 def _named(node: ast.expr) -> bool:
@@ -61,7 +63,7 @@ def _parsed(*folders: str, below: str = "", naming: str = "") -> Iterator[tuple[
             yield shown(path), ast.parse(content)
 
 
-@pytest.mark.parametrize("naming", [".kind", ".mode"])
+@pytest.mark.parametrize("naming", [".kind", ".mode", ".strategy"])
 def test_no_module_compares_a_kind_that_has_a_row(naming: str) -> None:
     found = {name: list(kind_tests(tree)) for name, tree in _parsed("services", "streaming", "bench", naming=naming)}
     assert {name: tests for name, tests in found.items() if tests and not name.startswith(RETELLS)} == {}
@@ -76,6 +78,8 @@ def test_a_comparison_would_be_seen() -> None:
         "transition.kind == INTRANODE.name",
         "step.kind not in (stages.MIGRATION.name, 'repair')",
         "zone.mode != HIGH_AVAILABILITY",
+        "replication.strategy == 'simple'",
+        "setting.strategy not in (strategies.TABLETS.name, ZONE)",
     ):
         assert list(kind_tests(ast.parse(offence))), offence
     for innocent in (

@@ -39,7 +39,7 @@ from enum import StrEnum
 from ringlog.kernel.history import contradicts, find_state
 from ringlog.kernel.operations.gates import quorum
 from ringlog.kernel.operations.moving import write_groups
-from ringlog.kernel.ownership.strategies import TABLETS
+from ringlog.kernel.ownership.kinds import strategy_of
 from ringlog.kernel.state import ClusterState, Keyspace, Replica
 from ringlog.kernel.tablets.groups import serving
 from ringlog.kernel.values import Epoch, NodeId, Token
@@ -179,8 +179,8 @@ def plan(state: ClusterState, request: ClientRequest) -> RequestPlan | Failed:
         return Failed("unknown_keyspace", f"epoch {state.epoch} has no keyspace {request.keyspace}")
     served = serving(state, request.keyspace, request.table, request.token)
     if served is None:
-        strategy = state.keyspaces[request.keyspace].replication.strategy
-        tables = "; its tables are in tablets: name one" if strategy == TABLETS else ""
+        in_ring = strategy_of(state.keyspaces[request.keyspace].replication).in_ring
+        tables = "" if in_ring else "; its tables are in tablets: name one"
         return Failed("no_replicas", f"nobody serves {request.keyspace} at epoch {state.epoch}{tables}")
     live, moving = served
     if request.access is Access.READ:

@@ -36,7 +36,7 @@ from typing import Any, Final
 from ringlog.kernel.commands.keyspaces import REPLICATION_BYTES_MAX
 from ringlog.kernel.commands.rebalances import REASON_LENGTH_MAX
 from ringlog.kernel.outcome import Rejected
-from ringlog.kernel.ownership.strategies import ENTIRE
+from ringlog.kernel.ownership.kinds import strategy_of
 from ringlog.kernel.state import ClusterState, Table
 from ringlog.kernel.values import Column, Command
 from ringlog.kernel.zones.model import REPLICAS_MAX, ZoneLink, ZonePartition, ZoneStep, partition_key
@@ -138,7 +138,7 @@ def _everybody(state: ClusterState) -> Rejected | None:
         return None
     used = [keyspace.replication for keyspace in state.keyspaces.values()]
     used += [operation.replication for operation in state.operations.values() if operation.replication is not None]
-    if all(replication.strategy != ENTIRE for replication in used):
+    if not any(strategy_of(replication).is_everywhere for replication in used):
         return None
     members = sum(node.state not in ("none", "left") for node in state.nodes.values())
     what = f"placement: the record of a range with {members:,} members"

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ringlog.kernel.ownership.kinds import STRATEGIES
 from ringlog.kernel.values import DatacenterReplication, Replication
 
 ENTIRE = Replication("entire", 0)
@@ -57,25 +58,21 @@ def parse_setting(setting: str) -> Replication:
 
 def replication_json(value: Replication) -> dict[str, Any]:
     """The JSON of a setting."""
-    match value.strategy:
-        case "network" | "tablets" if value.datacenters:
-            local = {one.datacenter: list(one.racks) or one.factor for one in value.datacenters}
-            return {"strategy": value.strategy, "datacenters": local}
-        case "entire":
-            return {"strategy": value.strategy}
-        case "zone":
-            return {"strategy": value.strategy, "zone": value.zone}
-        case _:
-            return {"strategy": value.strategy, "factor": value.factor}
+    found: dict[str, Any] = {"strategy": value.strategy}
+    strategy = STRATEGIES.get(value.strategy)
+    if strategy is not None and strategy.has_datacenters and value.datacenters:
+        return found | {"datacenters": {one.datacenter: list(one.racks) or one.factor for one in value.datacenters}}
+    if strategy is None or strategy.has_factor or strategy.has_datacenters:  # another release's has a factor
+        return found | {"factor": value.factor}
+    return found | ({"zone": value.zone} if strategy.by_zone else {})
 
 
 def replication_words(value: Mapping[str, Any]) -> str:
     """What one would type for the setting that this JSON is."""
-    if value["strategy"] == "tablets":
-        return TABLETS + replication_words({**value, "strategy": "network" if "datacenters" in value else "simple"})
-    if value["strategy"] == "zone":
+    if "zone" in value:
         return ZONE + str(value["zone"])
-    if value["strategy"] != "network":
-        return str(value.get("factor", value["strategy"]))
+    before = TABLETS if value["strategy"] == "tablets" else ""
+    if "datacenters" not in value:
+        return before + str(value.get("factor", value["strategy"]))
     items = value["datacenters"].items()
-    return ",".join(f"{name}={'+'.join(one) if isinstance(one, list) else one}" for name, one in items)
+    return before + ",".join(f"{name}={'+'.join(one) if isinstance(one, list) else one}" for name, one in items)

@@ -25,6 +25,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 from typing_extensions import TypedDict
 
 from ringlog.kernel.commands.tablets import Shard
+from ringlog.kernel.ownership.kinds import STRATEGIES
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import CdcOptions, Column, ColumnRename, Position, Replication, TypeField, spoken
 from ringlog.operator.intents import NODE_FIELDS, WHOLE_NUMBER, WHOLE_TEXT, is_whole, node_id
@@ -235,7 +236,7 @@ def _factor_or_racks(value: Any) -> str:
 def _strategy_of(value: Any) -> str:
     """Another release's strategy is ``other``: what counts is that the command's own rule rejects it by its name."""
     strategy = value.get("strategy", "simple") if isinstance(value, Mapping) else "simple"
-    return f"<{strategy}>" if strategy in ("simple", "network", "entire", "tablets", "zone") else "<other>"
+    return f"<{strategy}>" if strategy in tuple(STRATEGIES) else "<other>"
 
 
 def _network(value: dict[str, Any]) -> Replication:

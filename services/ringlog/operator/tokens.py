@@ -21,7 +21,7 @@ from heapq import heapify, heappop, heappush
 from itertools import pairwise
 
 from ringlog.kernel.operations.rings import target_owners
-from ringlog.kernel.ownership.strategies import NETWORK, SIMPLE
+from ringlog.kernel.ownership.kinds import strategy_of
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import TOKEN_MAX, TOKEN_MIN, NodeId, Token
 from ringlog.protocol.draw import Draw
@@ -52,11 +52,11 @@ def _peers(state: ClusterState, node: NodeId, members: set[NodeId]) -> set[NodeI
     """Those of ``members`` who share with the node what there is to hold; None: all."""
     own = state.nodes.get(node)
     settings = [keyspace.replication for keyspace in state.keyspaces.values()]
-    if own is None or (settings and all(setting.strategy == SIMPLE for setting in settings)):
+    if own is None or (settings and all(strategy_of(setting).is_anywhere for setting in settings)):
         return None
     local = {member for member in members if state.nodes[member].datacenter == own.datacenter}
     racks = {own.rack, *(state.nodes[member].rack for member in local)}
-    locals_ = [one for setting in settings if setting.strategy == NETWORK for one in setting.datacenters]
+    locals_ = [one for setting in settings if strategy_of(setting).in_ring for one in setting.datacenters]
     factors = [one.factor for one in locals_ if one.datacenter == own.datacenter]
     if 1 < len(racks) <= max(factors, default=USUAL_FACTOR):
         return {member for member in local if state.nodes[member].rack == own.rack}

@@ -8,8 +8,9 @@ from itertools import combinations
 from ringlog.kernel.operations.rings import resulting_owners
 from ringlog.kernel.operations.sources import sources_of
 from ringlog.kernel.operations.stages import in_flight
+from ringlog.kernel.ownership.kinds import ENTIRE
 from ringlog.kernel.ownership.placements import replications_in_use
-from ringlog.kernel.ownership.strategies import ENTIRE, ENTIRE_END, natural, ring_of
+from ringlog.kernel.ownership.strategies import ENTIRE_END, natural, ring_of
 from ringlog.kernel.state import Change, ClusterState, Deltas, Operation, Placement, Plan, RangeGroup, Source
 
 
@@ -22,7 +23,7 @@ def plan(state: ClusterState, operation: Operation) -> Plan:
     lost: list[Change] = []
     sources: list[Source] = []
     for key, replication in replications_in_use(state):
-        cuts = [ENTIRE_END] if replication.strategy == ENTIRE else sorted({*before.tokens, *after.tokens})
+        cuts = [ENTIRE_END] if replication.strategy == ENTIRE.name else sorted({*before.tokens, *after.tokens})
         for index, end in enumerate(cuts):
             place = key, cuts[index - 1], end
             old, new = natural(replication, before, end), natural(replication, after, end)
@@ -52,7 +53,7 @@ def composes(state: ClusterState, operation: Operation) -> bool:
             owners = resulting_owners(owners, one)
         after = ring_of(owners, state.nodes)
         for key, replication in replications_in_use(state):
-            cuts = {ENTIRE_END} if replication.strategy == ENTIRE else {*before.tokens, *after.tokens}
+            cuts = {ENTIRE_END} if replication.strategy == ENTIRE.name else {*before.tokens, *after.tokens}
             for end in cuts:
                 added = _nodes([one.plan.start.write_added for one in together], key, end)
                 removed = _nodes([one.plan.finish.write_removed for one in together], key, end)
@@ -74,7 +75,7 @@ def walked(owners: dict[int, str], beside: dict[str, str], end: int, group: Sequ
 
 def split(placement: Placement, token: int) -> Placement:
     """The placement with one more range end, if it is none yet."""
-    if token in placement.ends or placement.key == ENTIRE:
+    if token in placement.ends or placement.key == ENTIRE.name:
         return placement
     ends = sorted((*placement.ends, token))
     groups = {group.end: group for group in placement.ranges}

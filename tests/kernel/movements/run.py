@@ -19,6 +19,7 @@ from ringlog.kernel.commands.operations import CancelOperation, FailOperation, R
 from ringlog.kernel.operations.gates import quorum
 from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.outcome import Rejected
+from ringlog.kernel.ownership.kinds import ENTIRE
 from ringlog.kernel.ownership.placements import (
     canonical,
     group_at,
@@ -27,7 +28,7 @@ from ringlog.kernel.ownership.placements import (
     placement_of_keyspace,
     replications_in_use,
 )
-from ringlog.kernel.ownership.strategies import ENTIRE, replication_key
+from ringlog.kernel.ownership.strategies import replication_key
 from ringlog.kernel.ring.ranges import in_range
 from ringlog.kernel.state import ClusterState, Keyspace, Node, Operation, RangeGroup
 from ringlog.kernel.values import Command, DatacenterReplication, Replication
@@ -318,7 +319,7 @@ class Run:
             placement = placement_of_keyspace(state, keyspace)
             assert placement is not None
             assert placement.ends == tuple(group.end for group in placement.ranges)
-            if placement.key != ENTIRE and ENTIRE not in placement.key:
+            if ENTIRE.name not in placement.key:
                 assert set(placement.ends) == model.ends()
             for group in placement.ranges:
                 reads, writes = nodes_of(group.read), nodes_of(group.write)

@@ -25,14 +25,9 @@ from ringlog.kernel.operations.kinds import ALTER
 from ringlog.kernel.operations.plan import alteration_key, plan_alteration
 from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.outcome import Accepted, Decision, EntryContext, Rejected
+from ringlog.kernel.ownership.kinds import STRATEGIES, names_datacenters, strategy_of
 from ringlog.kernel.ownership.placements import new_placement
 from ringlog.kernel.ownership.strategies import (
-    IN_TABLETS,
-    NETWORK,
-    SIMPLE,
-    STRATEGIES,
-    TABLETS,
-    ZONE,
     census_of,
     impossible,
     replication_key,
@@ -87,7 +82,7 @@ def decide_create_keyspace(state: ClusterState, command: CreateKeyspace, context
         return refused
     key = replication_key(replication)
     placements = state.placements
-    if key not in placements and replication.strategy not in IN_TABLETS:
+    if key not in placements and strategy_of(replication).in_ring:
         if flying := _flying(state):
             return Rejected("operations_in_flight", f"replication: {key} is a new setting while in flight: {flying}")
         placements = placements.set(key, new_placement(replication, state.token_owners, state.nodes, context.epoch))
@@ -121,7 +116,7 @@ def decide_alter_keyspace(state: ClusterState, command: AlterKeyspace, context: 
         return Rejected("bad_field", f"replication: {command.name} has {new} already")
     if (refused := _impossible(state, replication)) is not None:
         return refused
-    if {keyspace.replication.strategy, replication.strategy}.intersection(IN_TABLETS):
+    if not (strategy_of(keyspace.replication).in_ring and strategy_of(replication).in_ring):
         return _alter_tablets(state, keyspace, replication, context)
     if flying := _flying(state):
         return Rejected("operations_in_flight", f"replication: {new} is a new setting while in flight: {flying}")
@@ -138,7 +133,7 @@ def _alter_tablets(
     state: ClusterState, keyspace: Keyspace, replication: Replication, context: EntryContext
 ) -> Decision:
     """The setting is another one at once; the balancer has tablets follow it, one replica at a time."""
-    if keyspace.replication.strategy != replication.strategy or replication.strategy == ZONE:
+    if keyspace.replication.strategy != replication.strategy or strategy_of(replication).by_zone:
         why = f"{keyspace.name} has {keyspace.replication.strategy}: make another keyspace and copy its tables"
         return Rejected("conversion_impossible", f"replication.strategy: {why}")
     altered = replace(keyspace, replication=replication, version=context.state_id)
@@ -200,20 +195,19 @@ def _flying(state: ClusterState) -> str:
 
 def _bad_replication(replication: Replication) -> Rejected | None:
     """The rules of the setting itself."""
-    if replication.strategy not in (*STRATEGIES, *IN_TABLETS):
-        known = ", ".join((*STRATEGIES, *IN_TABLETS))
-        detail = f"replication.strategy: {replication.strategy!r} is not known; known are {known}"
+    strategy = STRATEGIES.get(replication.strategy)
+    if strategy is None:
+        detail = f"replication.strategy: {replication.strategy!r} is not known; known are {', '.join(STRATEGIES)}"
         return Rejected("unknown_strategy", detail)
-    placed = replication.strategy == ZONE
     broken = broken_field(
-        (is_identifier(replication.zone) or not placed, "replication.zone", IDENTIFIER_RULE),
-        (placed or not replication.zone, "replication.zone", "is for the strategy zone"),
+        (is_identifier(replication.zone) or not strategy.by_zone, "replication.zone", IDENTIFIER_RULE),
+        (strategy.by_zone or not replication.zone, "replication.zone", "is for the strategy zone"),
     )
     if broken is not None:
         return broken
-    if replication.strategy == NETWORK or (replication.strategy == TABLETS and replication.datacenters):
+    if names_datacenters(replication):
         return _bad_datacenters(replication)
-    least, most = (1, FACTOR_MAX) if replication.strategy in (SIMPLE, TABLETS) else (0, 0)
+    least, most = (1, FACTOR_MAX) if strategy.has_factor else (0, 0)
     return broken_field(
         (least <= replication.factor <= most, "replication.factor", f"must be between {least} and {most}"),
         (replication.datacenters == (), "replication.datacenters", "are for the strategy network"),
@@ -251,9 +245,10 @@ def _bad_datacenters(replication: Replication) -> Rejected | None:
 
 def _impossible(state: ClusterState, replication: Replication) -> Rejected | None:
     """Why the nodes that own tokens, or may have tablets, cannot hold the replicas."""
-    if replication.strategy == ZONE:
+    strategy = strategy_of(replication)
+    if strategy.by_zone:
         return _unplaced(state, replication)
-    if replication.strategy == TABLETS:
+    if not strategy.in_ring:
         why = unplaceable(state, replication)
     else:
         why = impossible(replication, census_of(set(state.token_owners.values()), state.nodes))

@@ -21,8 +21,9 @@ from ringlog.kernel.operations.stages import (
     in_flight,
 )
 from ringlog.kernel.ownership.deltas import touched
+from ringlog.kernel.ownership.kinds import ENTIRE
 from ringlog.kernel.ownership.placements import replications_in_use
-from ringlog.kernel.ownership.strategies import ENTIRE, natural, ring_of
+from ringlog.kernel.ownership.strategies import natural, ring_of
 from ringlog.kernel.ring.ranges import index_at
 from ringlog.kernel.state import ClusterState, Operation, Placement, RangeGroup
 from ringlog.kernel.values import NodeId, Replication, Token, is_token
@@ -99,7 +100,7 @@ def cuts(state: ClusterState, known: ClusterState) -> Details:  # noqa: ARG001
         if has_reached(operation, PREPARED):
             ends.update(operation.plan.split_at)
     for key, placement in sorted(state.placements.items()):
-        if key == ENTIRE:
+        if key == ENTIRE.name:
             if len(placement.ends) != (1 if state.token_owners else 0):
                 yield f"{key} has {len(placement.ends)} ranges"
         elif ">" not in key and set(placement.ends) != ends:

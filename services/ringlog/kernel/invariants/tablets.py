@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from ringlog.kernel.invariants.shape import Details, invariant, news
 from ringlog.kernel.operations.stages import REQUESTED, in_flight
-from ringlog.kernel.ownership.strategies import IN_TABLETS
+from ringlog.kernel.ownership.kinds import strategy_of
 from ringlog.kernel.state import EMPTY_STATE, ClusterState
 from ringlog.kernel.tablets.groups import group_of
 from ringlog.kernel.tablets.map import CHUNK, Tablet, TabletMap, Transition
@@ -39,7 +39,7 @@ def _new_tablets(state: ClusterState, known: ClusterState) -> Iterator[tuple[Tab
 def cut(state: ClusterState, known: ClusterState) -> Details:  # noqa: ARG001
     """Tables against maps."""
     for name, table in sorted(state.tables.items()):
-        in_tablets = state.keyspaces[table.keyspace].replication.strategy in IN_TABLETS
+        in_tablets = not strategy_of(state.keyspaces[table.keyspace].replication).in_ring
         if in_tablets != (table.tablets is not None):
             yield f"{name} has {table.tablets}, its keyspace {'is' if in_tablets else 'is not'} in tablets"
         base = "" if table.tablets is None or not table.tablets.base else f"{table.keyspace}.{table.tablets.base}"

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from ringlog.kernel.invariants.shape import Details, invariant, news
-from ringlog.kernel.ownership.strategies import ZONE
+from ringlog.kernel.ownership.kinds import strategy_of
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.tablets.stages import is_salvage
 from ringlog.kernel.zones.distribution import quorum_bounds
@@ -137,9 +137,10 @@ def zone_keyspaces(state: ClusterState, known: ClusterState) -> Details:  # noqa
     placed = {}
     for name, keyspace in sorted(state.keyspaces.items()):
         zone = state.zones.get(keyspace.replication.zone)
-        if (keyspace.replication.strategy == ZONE) != bool(keyspace.replication.zone):
+        by_zone = strategy_of(keyspace.replication).by_zone
+        if by_zone != bool(keyspace.replication.zone):
             yield f"{name} has {keyspace.replication}"
-        elif keyspace.replication.strategy == ZONE and zone is None:
+        elif by_zone and zone is None:
             yield f"{name} is placed by {keyspace.replication.zone}, which there is not"
         elif zone is not None:
             placed[name] = zone

@@ -21,9 +21,10 @@ from ringlog.kernel.operations.kinds import Changes, kind_of
 from ringlog.kernel.operations.rings import ring_after
 from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.outcome import Rejected
+from ringlog.kernel.ownership.kinds import strategy_of
 from ringlog.kernel.ownership.placements import replications_in_use
 from ringlog.kernel.ownership.shifts import part_in, shifts
-from ringlog.kernel.ownership.strategies import NETWORK, Ring, census_of, impossible, natural, ring_of
+from ringlog.kernel.ownership.strategies import Ring, census_of, impossible, natural, ring_of
 from ringlog.kernel.state import ClusterState, Operation
 from ringlog.kernel.values import NodeId, OperationId, Replication, Token
 
@@ -98,7 +99,7 @@ class _Composition:
         nodes = self.before.nodes
         by_scope: dict[str, Together] = {}
         for operation in operations:
-            scope = nodes[operation.node].datacenter if replication.strategy == NETWORK else ""
+            scope = nodes[operation.node].datacenter if strategy_of(replication).has_datacenters else ""
             by_scope[scope] = (*by_scope.get(scope, ()), operation)
         ends = []
         for scope, concerned in sorted(by_scope.items()):

@@ -29,17 +29,10 @@ from ringlog.kernel.operations.kinds import Changes, kind_of
 from ringlog.kernel.operations.rings import ring_after
 from ringlog.kernel.operations.sources import NOBODY, Members, givers_of, quorum_sources, sources_of
 from ringlog.kernel.ownership.deltas import columns_by_setting
+from ringlog.kernel.ownership.kinds import ENTIRE, strategy_of
 from ringlog.kernel.ownership.placements import nodes_of, replications_in_use
 from ringlog.kernel.ownership.shifts import Shift, part_in, shifts
-from ringlog.kernel.ownership.strategies import (
-    ENTIRE,
-    ENTIRE_END,
-    NETWORK,
-    SIMPLE,
-    natural,
-    replication_key,
-    ring_of,
-)
+from ringlog.kernel.ownership.strategies import ENTIRE_END, natural, replication_key, ring_of
 from ringlog.kernel.planned import ChangeList, LockList, RangeColumn, SourceList, column_of, columns_of, in_columns
 from ringlog.kernel.ring.ranges import Range
 from ringlog.kernel.state import ClusterState, Deltas, LockedRange, Node, Operation, Plan, Source
@@ -91,9 +84,9 @@ def plan_movement(state: ClusterState, operation: Operation) -> Plan:
     changed = *operation.tokens, *operation.gone
     shared: dict[Replication, Sequence[tuple[Range, _Exchange]]] = {}
     for is_local in (False, True):
-        some = [part for part in parts if (part.strategy == NETWORK) is is_local]
+        some = [part for part in parts if strategy_of(part).has_datacenters is is_local]
         for part, found in shifts(some, datacenter if is_local else "", before, after, changed).items():
-            shared[part] = _exchanges(found, state.nodes, dead, part.strategy == SIMPLE)
+            shared[part] = _exchanges(found, state.nodes, dead, strategy_of(part).is_anywhere)
     moving = []
     for key, replication, own in used:
         if own is None:
@@ -102,7 +95,7 @@ def plan_movement(state: ClusterState, operation: Operation) -> Plan:
         def groups(end: Token, replication: Replication = replication) -> tuple[Members, Members]:
             return natural(replication, before, end), natural(replication, after, end)
 
-        moving.append(_Moving(key, shared[own], groups, own.strategy == SIMPLE))
+        moving.append(_Moving(key, shared[own], groups, strategy_of(own).is_anywhere))
     return _planned(moving, state.nodes, dead, added, tuple(sorted(operation.gone)))
 
 
@@ -129,7 +122,7 @@ def alteration_key(old: Replication, new: Replication) -> str:
 def alteration_ends(state: ClusterState, old: Replication, new: Replication) -> tuple[Token, ...]:
     """The range ends on which both settings can be described."""
     ends = set(state.token_owners)
-    if ENTIRE in (old.strategy, new.strategy):
+    if strategy_of(old).is_everywhere or strategy_of(new).is_everywhere:
         ends.add(ENTIRE_END)
     return tuple(sorted(ends))
 
@@ -294,7 +287,7 @@ def locks_of(state: ClusterState, operation: Operation) -> tuple[LockedRange, ..
         if not placement.ends:
             continue
         inside: list[RangeColumn[Any]] = [*reached.get(key, ()), *([sources[key]] if key in sources else ())]
-        cut = (plan.split_at, plan.merge_at) if key != ENTIRE else ((), ())
+        cut = (plan.split_at, plan.merge_at) if key != ENTIRE.name else ((), ())
         # Settings are cut at the same ends, and many have parts in common.
         asked = id(placement.ends), len(cut[0]), *map(id, inside)
         if asked not in known:

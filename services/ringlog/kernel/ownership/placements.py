@@ -20,7 +20,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from ringlog.kernel.blocks import Blocks, in_blocks, picked, with_more
-from ringlog.kernel.ownership.strategies import ENTIRE, IN_TABLETS, ends_of, natural, ring_of
+from ringlog.kernel.ownership.kinds import ENTIRE, strategy_of
+from ringlog.kernel.ownership.strategies import ends_of, natural, ring_of
 from ringlog.kernel.ownership.strategies import replication_key as replication_key
 from ringlog.kernel.ownership.token_maps import in_order_of, merged
 from ringlog.kernel.remembered import Remembered
@@ -48,7 +49,7 @@ def placement_key(keyspace: Keyspace) -> str:
 def replications_in_use(state: ClusterState) -> tuple[tuple[str, Replication], ...]:
     """(key, setting) of every setting of the token ring that a keyspace uses, by key."""
     settings = [keyspace.replication for keyspace in state.keyspaces.values()]
-    used = {replication_key(setting): setting for setting in settings if setting.strategy not in IN_TABLETS}
+    used = {replication_key(setting): setting for setting in settings if strategy_of(setting).in_ring}
     return tuple(sorted(used.items(), key=lambda item: item[0]))
 
 
@@ -117,7 +118,7 @@ def split(placement: Placement, tokens: Iterable[Token]) -> Placement:
     A placement without ranges (an empty token map) gets ranges that nobody serves yet.
     """
     old = placement.ends
-    if placement.key == ENTIRE:
+    if placement.key == ENTIRE.name:
         return placement
     new, ends, cut = _cuts_of(old, tuple(tokens))
     if not new:
@@ -166,7 +167,7 @@ def merge(placement: Placement, tokens: Iterable[Token]) -> Placement:
     It may remove the last range only when nobody serves it.
     """
     old = placement.ends
-    gone = [] if placement.key == ENTIRE else [token for token in sorted(set(tokens)) if _is_end(old, token)]
+    gone = [] if placement.key == ENTIRE.name else [token for token in sorted(set(tokens)) if _is_end(old, token)]
     if not gone:
         return placement
     ranges = list(placement.ranges)

@@ -17,10 +17,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from ringlog.kernel.ownership.kinds import strategy_of
 from ringlog.kernel.ownership.strategies import (
-    ENTIRE,
     ENTIRE_END,
-    NETWORK,
     Ring,
     filling,
     first_met,
@@ -37,11 +36,11 @@ Shift = tuple[Range, tuple[NodeId, ...], tuple[NodeId, ...]]
 
 def part_in(replication: Replication, datacenter: str) -> Replication | None:
     """What a setting asks of one datacenter; None if nothing. All of it, if it knows no datacenters."""
-    if replication.strategy != NETWORK:
+    if not strategy_of(replication).has_datacenters:
         return replication
     for local in replication.datacenters:
         if local.datacenter == datacenter:
-            return Replication(NETWORK, local.factor, (local,))
+            return Replication(replication.strategy, local.factor, (local,))
     return None
 
 
@@ -92,7 +91,7 @@ def _nested(parts: Iterable[Replication], rings: Iterable[Ring]) -> list[list[Re
     """
     alike, single = [], []
     for part in parts:
-        if part.strategy == NETWORK and all(is_first_met(part, ring) for ring in rings):
+        if strategy_of(part).has_datacenters and all(is_first_met(part, ring) for ring in rings):
             alike.append(part)
         else:
             single.append([part])
@@ -111,7 +110,7 @@ def _walked(
     with the replicas before and after.
     """
     before, after = rings
-    if part.strategy == ENTIRE:
+    if strategy_of(part).is_everywhere:
         return [(ENTIRE_END, natural(part, before, ENTIRE_END), natural(part, after, ENTIRE_END))] if cuts else []
     walked: dict[Token, tuple[tuple[NodeId, ...], tuple[NodeId, ...]]] = {}
     quickly = all(is_first_met(part, ring) for ring in rings)
@@ -139,7 +138,7 @@ def _shifted(
     for end, old, new in walked:
         if old == new or set(old) == set(new):
             continue
-        if part.strategy == ENTIRE:
+        if strategy_of(part).is_everywhere:
             return [((end, end), old, new)]
         last = bisect_left(cuts, end)
         for index in range(last, last - len(cuts), -1):

@@ -21,25 +21,11 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final, Protocol
 
+from ringlog.kernel.ownership.kinds import names_datacenters, strategy_of
 from ringlog.kernel.ownership.token_maps import in_order_of, with_tokens
 from ringlog.kernel.ring.ranges import index_at
 from ringlog.kernel.state import Node
 from ringlog.kernel.values import TOKEN_MAX, DatacenterReplication, NodeId, Replication, Token
-
-SIMPLE: Final = "simple"
-NETWORK: Final = "network"
-ENTIRE: Final = "entire"
-STRATEGIES: Final = (SIMPLE, NETWORK, ENTIRE)
-"""Those that place ranges of the token ring."""
-
-TABLETS: Final = "tablets"
-"""Tables have maps of their own (``kernel.tablets``); of the ring they use nothing."""
-
-ZONE: Final = "zone"
-"""So they have here: a tablet for each partition of a zone, on the nodes that have the partition."""
-
-IN_TABLETS: Final = (TABLETS, ZONE)
-"""Strategies of keyspaces whose tables have maps of their own."""
 
 ENTIRE_END: Token = TOKEN_MAX
 """The end of the one range of an entire placement."""
@@ -138,21 +124,18 @@ def census_of(members: Iterable[NodeId], nodes: Mapping[NodeId, Node]) -> Census
 
 def replication_key(replication: Replication) -> str:
     """The key of a setting in ``ClusterState.placements``: keyspaces with equal settings share one placement."""
-    match replication.strategy:
-        case "network" | "tablets" if replication.strategy == NETWORK or replication.datacenters:
-            parts = (f"{one.datacenter}={'+'.join(one.racks) or one.factor}" for one in replication.datacenters)
-            return f"{replication.strategy}:{','.join(parts)}"
-        case "entire":
-            return ENTIRE
-        case "zone":
-            return f"{ZONE}:{replication.zone}"
-        case _:
-            return f"{replication.strategy}:{replication.factor}"
+    if names_datacenters(replication):
+        parts = (f"{one.datacenter}={'+'.join(one.racks) or one.factor}" for one in replication.datacenters)
+        return f"{replication.strategy}:{','.join(parts)}"
+    strategy = strategy_of(replication)
+    if strategy.by_zone:
+        return f"{replication.strategy}:{replication.zone}"
+    return f"{replication.strategy}:{replication.factor}" if strategy.has_factor else replication.strategy
 
 
 def ends_of(replication: Replication, tokens: Sequence[Token]) -> tuple[Token, ...]:
     """The ends of the ranges into which a layout cuts a ring with these ascending tokens."""
-    if replication.strategy == ENTIRE:
+    if strategy_of(replication).is_everywhere:
         return (ENTIRE_END,) if tokens else ()
     return tuple(tokens)
 
@@ -160,7 +143,7 @@ def ends_of(replication: Replication, tokens: Sequence[Token]) -> tuple[Token, .
 def impossible(replication: Replication, census: Census) -> str:
     """Why nodes that are counted so cannot hold every replica; empty if they can."""
     count = sum(nodes for racks in census.values() for nodes in racks.values())
-    if replication.strategy == ENTIRE:
+    if strategy_of(replication).is_everywhere:
         return "" if count else "there would be no node left"
     if not replication.datacenters:
         if replication.factor <= count:
@@ -193,10 +176,11 @@ class Filling(Protocol):
 
 def filling(replication: Replication, ring: Ring) -> Filling:
     """The empty group of any range of ``ring``."""
-    assert replication.strategy in STRATEGIES, replication.strategy
-    if replication.strategy == NETWORK:
+    strategy = strategy_of(replication)
+    assert strategy.in_ring, replication
+    if strategy.has_datacenters:
         return _Network(ring.limits(replication), ring)
-    return _Distinct(replication.factor if replication.strategy == SIMPLE else len(ring.nodes))
+    return _Distinct(replication.factor if strategy.has_factor else len(ring.nodes))
 
 
 def natural(replication: Replication, ring: Ring, end: Token) -> tuple[NodeId, ...]:
@@ -221,7 +205,7 @@ def first_met(replication: Replication, ring: Ring, end: Token, ends: Iterable[T
     token. Only of a setting whose groups are the nodes that a walk meets first, one of each rack if it is of a
     datacenter (``is_first_met``): who is met at the end itself goes to the front, and the rest is as one token ahead.
     """
-    by_rack = replication.strategy == NETWORK
+    by_rack = strategy_of(replication).has_datacenters
     here = replication.datacenters[0].datacenter if by_rack else ""
     place, owners, most = ring.place, ring.owners, replication.factor
     group = list(natural(replication, ring, end))
@@ -246,8 +230,8 @@ def is_first_met(replication: Replication, ring: Ring) -> bool:
     """True if a group is the nodes that a walk meets first, as many as the factor says; in one datacenter, one of each
     rack.
     """
-    if replication.strategy != NETWORK:
-        return replication.strategy == SIMPLE
+    if not replication.datacenters:
+        return strategy_of(replication).is_anywhere
     local, *others = replication.datacenters
     return not others and not local.racks and ring.has_racks(local.datacenter, local.factor)
 

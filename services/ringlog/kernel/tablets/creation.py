@@ -15,7 +15,7 @@ from typing import Final
 from immutables import Map
 
 from ringlog.kernel.outcome import Rejected
-from ringlog.kernel.ownership.strategies import IN_TABLETS, ZONE
+from ringlog.kernel.ownership.kinds import strategy_of
 from ringlog.kernel.settings import setting
 from ringlog.kernel.state import ClusterState, Table, in_order
 from ringlog.kernel.tablets.allocation import allocated, eligible, held, unplaceable
@@ -33,7 +33,7 @@ Cut = tuple[Table, Map[str, TabletMap]]
 def cut_table(state: ClusterState, table: Table, options: TabletOptions | None, epoch: Epoch) -> Cut | Rejected:
     """The table as its keyspace has it, and the maps with its own, if it gets one."""
     replication = state.keyspaces[table.keyspace].replication
-    if replication.strategy not in IN_TABLETS:
+    if strategy_of(replication).in_ring:
         if options is not None:
             return Rejected("bad_tablets", f"tablets: {_in_ring(table, replication)}")
         return table, state.tablets
@@ -44,7 +44,7 @@ def cut_table(state: ClusterState, table: Table, options: TabletOptions | None, 
     if options.base:
         wrong = _bad_base(state, table, options)
         return wrong if wrong is not None else (cut, state.tablets)
-    if replication.strategy == ZONE:
+    if strategy_of(replication).by_zone:
         found = _as_its_zone(state, table, options, epoch)
         return found if isinstance(found, Rejected) else (cut, state.tablets.set(table.full_name, found))
     if why := unplaceable(state, replication):
@@ -78,7 +78,7 @@ def rehinted(state: ClusterState, table: Table, options: TabletOptions) -> Table
     """The table with other hints; what it was cut into, and with whom, stays."""
     if table.tablets is None:
         return Rejected("bad_tablets", f"tablets: {_in_ring(table, state.keyspaces[table.keyspace].replication)}")
-    if state.keyspaces[table.keyspace].replication.strategy == ZONE and options != TabletOptions():
+    if strategy_of(state.keyspaces[table.keyspace].replication).by_zone and options != TabletOptions():
         return Rejected("bad_tablets", f"tablets: its zone says how {table.full_name} is cut")
     if options.count is not None or options.base:
         return Rejected("bad_tablets", "tablets: count and base are those of the creation; split or merge instead")

@@ -16,7 +16,8 @@ from ringlog.kernel.operations.gates import parting
 from ringlog.kernel.operations.kinds import kind_of
 from ringlog.kernel.operations.stages import REQUESTED, in_flight
 from ringlog.kernel.outcome import Rejected
-from ringlog.kernel.ownership.strategies import ZONE, impossible
+from ringlog.kernel.ownership.kinds import strategy_of
+from ringlog.kernel.ownership.strategies import impossible
 from ringlog.kernel.service import holds_place
 from ringlog.kernel.state import ClusterState, Node, Operation, in_order
 from ringlog.kernel.tablets.allocation import census, eligible
@@ -101,8 +102,8 @@ def undrainable(state: ClusterState, node: NodeId, instead: NodeId = "") -> Reje
     known = census(left)
     for table in tables_on(state, node):
         replication = replication_of(state, table)
-        placed = replication.strategy == ZONE
-        why = _no_other(state, replication.zone, left) if placed else impossible(replication, known)
+        by_zone = strategy_of(replication).by_zone
+        why = _no_other(state, replication.zone, left) if by_zone else impossible(replication, known)
         if why:
             where = state.nodes[node]
             text = f"tablets of {table} on {where.name} (rack {where.rack} of {where.datacenter}) have no other place"

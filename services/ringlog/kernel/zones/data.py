@@ -28,7 +28,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ringlog.kernel.outcome import Rejected
-from ringlog.kernel.ownership.strategies import ZONE
+from ringlog.kernel.ownership.kinds import strategy_of
 from ringlog.kernel.state import ClusterState, in_order
 from ringlog.kernel.tablets.map import Tablet, TabletMap, TabletReplica
 from ringlog.kernel.tablets.track import drained_by, replication_of, targets
@@ -223,4 +223,4 @@ def first_replicas(state: ClusterState, zone: Zone, held: dict[NodeId, int], epo
 
 def in_zone(state: ClusterState, table: str) -> bool:
     """True if the tablets of a table are partitions of a zone."""
-    return replication_of(state, table).strategy == ZONE
+    return strategy_of(replication_of(state, table)).by_zone

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any, Final, TypeVar
 
+from ringlog.kernel.ownership.kinds import strategy_of
 from ringlog.kernel.schema.collections import tokens_of
 from ringlog.kernel.schema.user_types import used_in
 from ringlog.kernel.schema.users import indexes_of, views_of
@@ -21,6 +22,7 @@ from ringlog.kernel.state import ClusterState, Keyspace, Table, UserType, in_ord
 from ringlog.kernel.tables import Aggregate, Function, TableIndex, View
 from ringlog.kernel.values import CdcOptions, Replication, TabletOptions
 from ringlog.operator.errors import Refused
+from ringlog.operator.replication import replication_json
 
 _WORDS: Final = """
 add allow alter and apply asc authorize batch begin by columnfamily create default delete desc describe drop entries
@@ -176,16 +178,17 @@ def _options(table: Table) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 def _replication(value: Replication) -> tuple[Mapping[str, Any], bool]:
     """The map of a setting, and whether it is in tablets. A datacenter of an unlucky name needs our own form."""
-    in_tablets = value.strategy == "tablets"
-    if value.strategy == "entire":
+    strategy = strategy_of(value)
+    if strategy.is_everywhere:
         return {"class": "EverywhereStrategy"}, False
-    if value.strategy == "zone":
-        return {"strategy": value.strategy, "zone": value.zone}, False
+    if strategy.by_zone:
+        return replication_json(value), False
+    in_tablets = not strategy.in_ring
     if not value.datacenters:
         return {"class": "SimpleStrategy", "replication_factor": value.factor}, in_tablets
     local = {one.datacenter: list(one.racks) or one.factor for one in value.datacenters}
     if _NO_DATACENTER & local.keys():
-        return {"strategy": value.strategy, "datacenters": local}, False
+        return replication_json(value), False
     return {"class": "NetworkTopologyStrategy", **local}, in_tablets
 
 

@@ -16,8 +16,8 @@ from functools import cache
 
 from ringlog.kernel.operations.gates import GATED_STAGES, Gate, GateNeed, gate, missing
 from ringlog.kernel.operations.stages import WRITE_BOTH_READ_NEW, WRITE_BOTH_READ_OLD
+from ringlog.kernel.ownership.kinds import SIMPLE
 from ringlog.kernel.ownership.placements import group_at, nodes_of, placement_key
-from ringlog.kernel.ownership.strategies import SIMPLE
 from ringlog.kernel.ring.ranges import in_range, ranges_between
 from ringlog.kernel.state import ClusterState, Plan
 from ringlog.kernel.values import NodeId, Token, Witness
@@ -135,7 +135,7 @@ def _history(moments: Sequence[Moment], plan: Plan, keys: tuple[str, ...], where
         tuple(views),
         tuple(gates),
         tuple(_streams(streamed, bit, views)),
-        local=not any(key.startswith(f"{SIMPLE}:") for key in (keys[0], keys[-1])),
+        local=not any(key.startswith(f"{SIMPLE.name}:") for key in (keys[0], keys[-1])),
     )
     label = next((key for key in keys if key != keys[0]), keys[0])
     return Placed(history, label, start, end, tuple(directory[node].name for node in nodes))

@@ -21,6 +21,7 @@ from ringlog.kernel.commands.operations import CancelOperation
 from ringlog.kernel.fold import fold
 from ringlog.kernel.operations.stages import POINT_OF_NO_RETURN, has_reached, in_flight, is_ended
 from ringlog.kernel.outcome import Outcome, OutcomeKind
+from ringlog.kernel.ownership.kinds import strategy_of
 from ringlog.kernel.ownership.placements import canonical, nodes_of, placement_key, replications_in_use
 from ringlog.kernel.state import ClusterState, Operation, Placement, in_order
 from ringlog.kernel.values import Command, Replication, StreamReport
@@ -200,18 +201,17 @@ def readers_of(replication: Replication, state: ClusterState) -> int:
     A strategy that counts otherwise is added here.
     """
     members = [state.nodes[node] for node in set(state.token_owners.values())]
-    match replication.strategy:
-        case "simple":
-            return min(replication.factor, len(members))
-        case "entire":
-            return len(members)
-        case "network":
-            count = 0
-            for local in replication.datacenters:
-                racks = [node.rack for node in members if node.datacenter == local.datacenter]
-                count += len(set(racks) & set(local.racks)) if local.racks else min(local.factor, len(racks))
-            return count
-    raise AssertionError(f"how many replicas has {replication.strategy}?")
+    strategy = strategy_of(replication)
+    assert strategy.in_ring, f"how many replicas has {replication.strategy}?"
+    if strategy.is_everywhere:
+        return len(members)
+    if strategy.is_anywhere:
+        return min(replication.factor, len(members))
+    count = 0
+    for local in replication.datacenters:
+        racks = [node.rack for node in members if node.datacenter == local.datacenter]
+        count += len(set(racks) & set(local.racks)) if local.racks else min(local.factor, len(racks))
+    return count
 
 
 def _not_canonical(step: WalkStep) -> Iterator[Fault]:
