@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Annotated
 
 import typer
 
 from ringlog.cli import data_rows
 from ringlog.cli.connection import Bootstrap, Cluster, Json, connect, fail, out, resolve
+from ringlog.cli.verbs import ASKING, Options, with_options
 from ringlog.client.coordinator import TIMEOUT_S, Coordinator
 from ringlog.client.plans import Level
 from ringlog.kernel.state import ClusterState
@@ -24,12 +26,9 @@ app.command("put")(data_rows.put)
 Keyspace = Annotated[str, typer.Argument(help="Name of the keyspace; of one in tablets keyspace.table.")]
 Key = Annotated[str, typer.Argument(help="The key: text, or hex digits with --hex.")]
 LevelOption = Annotated[Level, typer.Option("--level", case_sensitive=False, help="Consistency level.")]
-Timeout = Annotated[float, typer.Option("--timeout", help="Seconds until the request is given up.", min=0.1)]
 Hex = Annotated[bool, typer.Option("--hex", help="Key and value are hex digits.")]
-Datacenter = Annotated[str, typer.Option("--datacenter", help="The caller's datacenter, for LOCAL_QUORUM.")]
-Timestamp = Annotated[
-    int | None, typer.Option("--timestamp", help="Microseconds since 1970; the greatest wins. Left out: now.")
-]
+Write = tuple[str, str, str | None]
+"""Keyspace, key and value of a write; none: a tombstone."""
 
 
 @app.command("read")
@@ -37,8 +36,8 @@ def read(
     keyspace: Keyspace,
     key: Key,
     level: LevelOption = Level.QUORUM,
-    timeout: Timeout = TIMEOUT_S,
-    datacenter: Datacenter = "",
+    timeout: data_rows.Timeout = TIMEOUT_S,
+    datacenter: data_rows.Datacenter = "",
     as_hex: Hex = False,
     bootstrap: Bootstrap = None,
     cluster: Cluster = None,
@@ -60,47 +59,8 @@ def read(
     raise typer.Exit(0 if is_there else 1)
 
 
-@app.command("write")
-def write(
-    keyspace: Keyspace,
-    key: Key,
-    value: Annotated[str, typer.Argument(help="The value: text, or hex digits with --hex.")],
-    level: LevelOption = Level.QUORUM,
-    timestamp: Timestamp = None,
-    timeout: Timeout = TIMEOUT_S,
-    datacenter: Datacenter = "",
-    as_hex: Hex = False,
-    bootstrap: Bootstrap = None,
-    cluster: Cluster = None,
-    as_json: Json = False,
-) -> None:
-    """Write a register; done when enough replicas have it on their disks."""
-    _write(
-        keyspace, key, _bytes(value, as_hex), level, timestamp, timeout, datacenter, as_hex, bootstrap, cluster, as_json
-    )
-
-
-@app.command("delete")
-def delete(
-    keyspace: Keyspace,
-    key: Key,
-    level: LevelOption = Level.QUORUM,
-    timestamp: Timestamp = None,
-    timeout: Timeout = TIMEOUT_S,
-    datacenter: Datacenter = "",
-    as_hex: Hex = False,
-    bootstrap: Bootstrap = None,
-    cluster: Cluster = None,
-    as_json: Json = False,
-) -> None:
-    """Delete a register's value: a write of a tombstone."""
-    _write(keyspace, key, None, level, timestamp, timeout, datacenter, as_hex, bootstrap, cluster, as_json)
-
-
-def _write(
-    keyspace: str,
-    key: str,
-    value: bytes | None,
+def _performed(
+    verb: Callable[[], Write],
     level: Level,
     timestamp: int | None,
     timeout: float,
@@ -110,6 +70,8 @@ def _write(
     cluster: str | None,
     as_json: bool,
 ) -> None:
+    keyspace, key, text = verb()
+    value = None if text is None else _bytes(text, as_hex)
     at = SystemClock().now_us() if timestamp is None else timestamp
     with _coordinator(bootstrap, cluster, datacenter) as (coordinator, state):
         told = coordinator.write(keyspace, _bytes(key, as_hex), value, timestamp=at, level=level, timeout_s=timeout)
@@ -118,6 +80,35 @@ def _write(
     else:
         names = ", ".join(state.nodes[answer.node].name for answer in told.answers)
         out.print(f"done at epoch {told.epoch}, on {names}")
+
+
+_OPTIONS: Options = {
+    "level": (LevelOption, Level.QUORUM),
+    "timestamp": (data_rows.Timestamp, None),
+    "timeout": (data_rows.Timeout, TIMEOUT_S),
+    "datacenter": (data_rows.Datacenter, ""),
+    "as_hex": (Hex, False),
+    **ASKING,
+}
+_writes = partial(with_options, options=_OPTIONS, perform=_performed)
+
+
+@app.command("write")
+@_writes
+def write(
+    keyspace: Keyspace,
+    key: Key,
+    value: Annotated[str, typer.Argument(help="The value: text, or hex digits with --hex.")],
+) -> Write:
+    """Write a register; done when enough replicas have it on their disks."""
+    return keyspace, key, value
+
+
+@app.command("delete")
+@_writes
+def delete(keyspace: Keyspace, key: Key) -> Write:
+    """Delete a register's value: a write of a tombstone."""
+    return keyspace, key, None
 
 
 @contextmanager

@@ -29,6 +29,10 @@ from ringlog.wire.records import INSERT, ROW_DELETE, Mutation
 
 TableName = Annotated[str, typer.Argument(help="The table: keyspace.table.")]
 Timeout = Annotated[float, typer.Option("--timeout", help="Seconds until the request is given up.", min=0.1)]
+Datacenter = Annotated[str, typer.Option("--datacenter", help="The caller's datacenter, for LOCAL_QUORUM.")]
+Timestamp = Annotated[
+    int | None, typer.Option("--timestamp", help="Microseconds since 1970; the greatest wins. Left out: now.")
+]
 
 
 def rows(
@@ -43,7 +47,7 @@ def rows(
         typer.Option("--level", case_sensitive=False, help="Consistency level. Left out: QUORUM, with --at ONE."),
     ] = None,
     timeout: Timeout = TIMEOUT_S,
-    datacenter: Annotated[str, typer.Option("--datacenter", help="The caller's datacenter, for LOCAL_QUORUM.")] = "",
+    datacenter: Datacenter = "",
     bootstrap: Bootstrap = None,
     cluster: Cluster = None,
     as_json: Json = False,
@@ -81,9 +85,7 @@ def put(
         typer.Option("--set", help="COLUMN=VALUE; as JSON, but text as it is."),
     ] = None,
     delete: Annotated[bool, typer.Option("--delete", help="Delete the row instead.")] = False,
-    timestamp: Annotated[
-        int | None, typer.Option("--timestamp", help="Microseconds since 1970; the greatest wins. Left out: now.")
-    ] = None,
+    timestamp: Timestamp = None,
     timeout: Timeout = TIMEOUT_S,
     bootstrap: Bootstrap = None,
     cluster: Cluster = None,

@@ -97,7 +97,7 @@ def watch(
             if stage in (FINISHED, CANCELLED) or left <= 0:
                 return view
             try:
-                client.replica.wait_for(partial(_newer, state.epoch), left, "a new epoch")
+                client.replica.wait_for(partial(newer, state.epoch), left, "a new epoch")
             except WaitTimedOut:
                 continue
             except KeyboardInterrupt:
@@ -147,5 +147,6 @@ def _silent(_view: Json, _seconds: float) -> None:
     """Somebody else tells what there is to tell."""
 
 
-def _newer(seen: int, state: ClusterState) -> bool | None:
+def newer(seen: int, state: ClusterState) -> bool | None:
+    """True of a state of a later epoch: what one waits for."""
     return state.epoch > seen or None

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from ringlog.agents.status import read_refused
 from ringlog.cli.connection import Bootstrap, Cluster, Json, connect, errors, fail, out, resolve
-from ringlog.cli.following import PATIENCE_S
+from ringlog.cli.following import PATIENCE_S, newer
 from ringlog.cli.submitting import Reason, asks
 from ringlog.cli.verbs import looks, show_table
 from ringlog.client.acks import AcksReader
@@ -69,7 +69,7 @@ def list_operations(
                 return
             if looks.waits_for_the_first():
                 errors.print("nothing is in flight: waiting for an operation to begin, until Ctrl-C")
-            client.replica.wait_for(partial(_newer, state.epoch), WATCH_S, "a new epoch")
+            client.replica.wait_for(partial(newer, state.epoch), WATCH_S, "a new epoch")
 
 
 def _told(context: ClusterContext) -> tuple[RefusedProposal, ...]:
@@ -107,10 +107,6 @@ class Looks:
 
 def _unknown(operation: str) -> NoReturn:
     fail("unknown_operation", f"{operation} is not known; ended ones are remembered for a while only")
-
-
-def _newer(seen: int, state: ClusterState) -> bool | None:
-    return state.epoch > seen or None
 
 
 def _print(found: list[dict[str, Any]], as_json: bool) -> None:

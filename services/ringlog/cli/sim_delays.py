@@ -41,13 +41,7 @@ MATCHED: Options = {
 
 OPTIONS: Options = {
     "delays": (Folder, None),
-    "to": (
-        Annotated[
-            list[str] | None,
-            typer.Option("--to", help="For whom: node-n4, validator, 'coordinator*'; none: everybody."),
-        ],
-        None,
-    ),
+    "to": (To, None),
     **MATCHED,
     "name": (Annotated[str | None, typer.Option("--name", help="Name of the rule; none: hold-1, hold-2, …")], None),
     "as_json": (Json, False),
