@@ -64,5 +64,5 @@ def test_user_types_are_told_as_they_come_and_go() -> None:
     state = applied(state, AlterType("ks", "t", (TypeField("g", "text"),)))
     fields_now = (TypeField("f", "int"), TypeField("g", "text"))
     told = project(state)[SCHEMA, "type/ks.t"]
-    assert told == TypeChange(state.epoch, "ks", "t", fields_now, state.state_id, state.epoch)
+    assert told == TypeChange("ks", "t", fields_now, state.state_id, state.epoch, epoch=state.epoch)
     assert (SCHEMA, "type/ks.t") not in project(applied(state, DropType("ks", "t")))

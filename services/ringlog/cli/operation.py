@@ -22,7 +22,6 @@ from ringlog.client.acks import AcksReader
 from ringlog.kernel.commands.operations import CancelOperation, FailOperation, RetryOperation
 from ringlog.kernel.generations.requests import OUTCOMES
 from ringlog.kernel.operations.stages import CANCELLED, FINISHED
-from ringlog.kernel.state import ClusterState
 from ringlog.log.errors import LogError
 from ringlog.operator import views
 from ringlog.operator.intents import Intent, named

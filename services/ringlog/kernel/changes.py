@@ -16,7 +16,7 @@ for the epochs of the values, ``project`` of the last one. Values carry the epoc
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, make_dataclass
+from dataclasses import dataclass, field, fields, make_dataclass
 from inspect import getdoc
 from typing import Annotated, Any, Final, TypeVar, get_type_hints
 
@@ -37,33 +37,25 @@ from ringlog.kernel.parts import TABLETS as TABLETS
 from ringlog.kernel.state import (
     EMPTY_STATE,
     ClusterState,
-    Failure,
     Generation,
     Keyspace,
+    Node,
     Operation,
     RangeGroup,
     Replica,
-    Retry,
-    StageMark,
     Table,
+    UserType,
 )
 from ringlog.kernel.tablets.map import TabletMap
 from ringlog.kernel.tablets.told import TabletChange, TabletsChange, changed_tablets, tablet_change
 from ringlog.kernel.values import (
-    CdcOptions,
-    Column,
     DatacenterReplication,
     Epoch,
     GenerationId,
     GenerationRange,
     Micros,
-    NodeId,
-    OperationId,
     Position,
-    Replication,
-    TabletOptions,
     Token,
-    TypeField,
 )
 
 C = TypeVar("C")
@@ -77,30 +69,15 @@ HEAD: Final = "head"
 
 
 @dataclass(frozen=True, slots=True)
-class NodeChange:
+class NodeChange(Node):
     """A member of the directory, as it is since ``epoch``."""
 
-    epoch: Epoch
-    id: NodeId
-    name: str
-    address: str
-    datacenter: str
-    rack: str
-    shards: int
-    ignore_msb: int
-    release: str
-    features: tuple[str, ...]
-    capacity: int
-    state: str
-    tokens: tuple[Token, ...]
-    registered: Epoch
-    down: bool = False
-    down_reason: str = ""
+    epoch: Epoch = field(kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
 class ItemChange:
-    """What the change records of parts have in common that are declared with their field of the state."""
+    """What the change records have in common that follow from the part alone."""
 
     epoch: Annotated[Epoch, "The epoch of the state that this is from."]
 
@@ -138,68 +115,32 @@ class KeyspaceChange:
 
 
 @dataclass(frozen=True, slots=True)
-class TableChange:
-    """A table; ``version`` is the state id of the entry that last changed it.
+class TableChange(Table):
+    """A table; in ``columns`` user types are spelled out."""
 
-    ``declared``, ``stored``, ``respelled``: as in ``Table``; in ``columns`` user types are spelled out.
-    """
-
-    epoch: Epoch
-    id: str
-    keyspace: str
-    name: str
-    columns: tuple[Column, ...]
-    partition_key: tuple[str, ...]
-    clustering_key: tuple[str, ...]
-    cdc: CdcOptions
-    version: str
-    changed: Epoch
-    committed_by_log: bool
-    declared: tuple[tuple[str, str], ...] = ()
-    tablets: TabletOptions | None = None
-    stored: tuple[tuple[str, str], ...] = ()
-    respelled: Epoch = 0
+    epoch: Epoch = field(kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
-class TypeChange:
-    """A user type; ``version`` is the state id of the entry that last changed it."""
+class TypeChange(UserType):
+    """A user type."""
 
-    epoch: Epoch
-    keyspace: str
-    name: str
-    fields: tuple[TypeField, ...]
-    version: str
-    changed: Epoch
+    epoch: Epoch = field(kw_only=True)
 
 
-@dataclass(frozen=True, slots=True)
-class OperationChange:
-    """A range movement and the stage in which it is since ``stage_epoch``, or how it ended.
+def _change_of(part: StatePart, own: Iterable[tuple[str, Any]] = ()) -> type[Any]:
+    """The change record of a part: what is published of an item, and its docs, and ``own`` fields besides."""
+    hints = get_type_hints(part.item, include_extras=True)
+    told = [(name, hints[name]) for name in part.fields if name not in part.untold]
+    what = (getdoc(part.item) or "").split("\n\n")[0].rstrip(".")
+    name = f"{part.item.__name__}Change"
+    made = make_dataclass(name, [*told, *own], bases=(ItemChange,), frozen=True, slots=True)
+    made.__module__, made.__doc__ = __name__, f"{what}. Topic {part.topic}, key: {part.prefix}{part.key}."
+    return made
 
-    ``stopped``: why it stands still until an operator decides; empty if it goes on. The rest as in ``Operation``.
-    """
 
-    epoch: Epoch
-    id: OperationId
-    kind: str
-    node: NodeId
-    tokens: tuple[Token, ...]
-    stage: str
-    stage_epoch: Epoch
-    generation: GenerationId | None
-    reason: str
-    gone: tuple[Token, ...] = ()
-    replaced: NodeId = ""
-    keyspace: str = ""
-    stopped: str = ""
-    seed: bytes = b""
-    marks: tuple[StageMark, ...] = ()
-    replication: Replication | None = None
-    source_datacenter: str = ""
-    failures: tuple[Failure, ...] = ()
-    relaxed: tuple[str, ...] = ()
-    retries: tuple[Retry, ...] = ()
+OperationChange: Final = _change_of(BY_NAME["operations"], [("stopped", str)])
+"""``stopped``: why it stands still until an operator decides; empty if it goes on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +207,6 @@ Change = (
     | KeyspaceChange
     | TableChange
     | TypeChange
-    | OperationChange
     | TabletsChange
     | TabletChange
     | StreamsChange
@@ -348,7 +288,7 @@ def _maker(
     """
     part = BY_NAME[name]
     told = set(part.fields).difference(part.untold)
-    own = {field.name for field in fields(change)}.difference(extra, ("epoch",))  # type: ignore[arg-type]
+    own = {one.name for one in fields(change)}.difference(extra, ("epoch",))  # type: ignore[arg-type]
     if told != own:
         raise TypeError(f"{change} and {part.item} differ in {sorted(told ^ own)}: see kernel.parts")
     names = sorted(own)
@@ -456,16 +396,6 @@ def _stopped(operation: Operation) -> tuple[object, ...]:
 def _size(generation: Generation) -> tuple[object, ...]:
     size = size_of(generation)
     return size.ranges, size.streams, size.digest, _expired(generation)
-
-
-def _change_of(part: StatePart) -> type[Any]:
-    """The change record of a part that is declared with its field: what is published of an item, and its docs."""
-    hints = get_type_hints(part.item, include_extras=True)
-    told = [(name, hints[name]) for name in part.fields if name not in part.untold]
-    what = (getdoc(part.item) or "").split("\n\n")[0].rstrip(".")
-    made = make_dataclass(f"{part.item.__name__}Change", told, bases=(ItemChange,), frozen=True, slots=True)
-    made.__module__, made.__doc__ = __name__, f"{what}. Topic {part.topic}, key: {part.prefix}{part.key}."
-    return made
 
 
 CHANGES_OF: Final = {part.name: _change_of(part) for part in declared(ClusterState) if part.topic}

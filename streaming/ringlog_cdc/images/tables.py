@@ -30,9 +30,7 @@ class ImageTable:
         columns = tuple(Column(*column) for column in fields["columns"])
         keys = tuple(fields["partition_key"]), tuple(fields["clustering_key"])
         keyspace, _, own = name.partition(".")
-        self.shape = FoldedShape(
-            TableChange(0, self.id, keyspace, own, columns, *keys, CdcOptions(True), "", 0, committed_by_log=True)
-        )
+        self.shape = FoldedShape(TableChange(self.id, keyspace, own, columns, *keys, CdcOptions(True), "", 0, epoch=0))
         data = [column for column in columns if column.name not in (*keys[0], *keys[1])]
         self.static = tuple(column.name for column in data if column.static)
         self.regular = tuple(column.name for column in data if not column.static)

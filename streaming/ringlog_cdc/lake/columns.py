@@ -81,7 +81,6 @@ def table_of(name: str, fields: TableFields | None) -> TableChange:
         cdc=CdcOptions(),
         version="",
         changed=0,
-        committed_by_log=True,
     )
 
 

@@ -208,7 +208,6 @@ def _schema_of(name: str, life: str, found: Mapping[str, Any]) -> TableChange:
         cdc=CdcOptions(enabled=True),
         version=life,
         changed=found["changed"],
-        committed_by_log=True,
         stored=tuple((column, place) for column, place in found.get("stored", ())),
         respelled=found.get("respelled", 0),
     )
