@@ -144,7 +144,8 @@ def _stream_id(value: bytes) -> bytes:
 
 
 def _node(given: str, info: Info) -> str:
-    return node_id(info.context, given)  # type: ignore[arg-type]
+    assert isinstance(info.context, ClusterState), "names are read on a state"
+    return node_id(info.context, given)
 
 
 def _preimage(value: Any) -> Any:

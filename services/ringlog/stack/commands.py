@@ -249,7 +249,7 @@ class Stack:
             kill(pid, started, signal.SIGTERM)
             if not wait_until(lambda: not is_locked(self._layout.supervisor_lock), _STOP_S_MAX):
                 kill(pid, started, signal.SIGKILL)
-            if not wait_until(lambda: not is_alive(pid, started), _KILL_S_MAX):
+            if not _ended(pid, started):
                 raise StackError("stop_failed", f"The supervisor (process {pid}) does not end.")
         self._end_leftovers()
         return ran
@@ -263,7 +263,7 @@ class Stack:
                 continue
             pid, started = child.pid, child.started
             kill(pid, started, signal.SIGKILL)
-            if not wait_until(lambda pid=pid, started=started: not is_alive(pid, started), _KILL_S_MAX):  # type: ignore[misc]
+            if not _ended(pid, started):
                 raise StackError("stop_failed", f"The {name} (process {pid}) does not end.")
 
     # -- status --------------------------------------------------------------------------------------------------------
@@ -311,6 +311,11 @@ def _recorded() -> tuple[str, ...]:
         return tuple(str(root) for root in found)
     except (OSError, ValueError, TypeError, RecursionError):
         return ()
+
+
+def _ended(pid: int, started: int) -> bool:
+    """True once a process that was killed is gone; False if that takes too long."""
+    return wait_until(lambda: not is_alive(pid, started), _KILL_S_MAX)
 
 
 def _runs(state: State | None, name: str) -> bool:

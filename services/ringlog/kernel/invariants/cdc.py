@@ -12,7 +12,7 @@ from ringlog.kernel.values import TOKEN_MAX, Epoch, Position
 
 
 @invariant("generations have ids of their own, and start and were committed one after the other", "generations")
-def generations(state: ClusterState, known: ClusterState) -> Details:  # noqa: ARG001
+def generations(state: ClusterState, known: ClusterState) -> Details:
     """Each with the next one."""
     if len({found.id for found in state.generations}) < len(state.generations):
         yield "two generations have one id"
@@ -82,7 +82,7 @@ def tablet_streams(state: ClusterState, known: ClusterState) -> Details:
 
 
 @invariant("a request in progress waits for a generation that is on its way", "requests", "prepared", "generations")
-def requests(state: ClusterState, known: ClusterState) -> Details:  # noqa: ARG001
+def requests(state: ClusterState, known: ClusterState) -> Details:
     """Every request: what it waits for is prepared, or committed and not published; the others have ended."""
     coming = {found.id for found in state.generations[-1:] if found.published is None}
     coming |= {state.prepared.id} if state.prepared is not None else set()
@@ -158,7 +158,7 @@ def _went_back(before: CdcWriter, after: CdcWriter) -> str:
     "writers",
     "generations",
 )
-def closed(state: ClusterState, known: ClusterState) -> Details:  # noqa: ARG001
+def closed(state: ClusterState, known: ClusterState) -> Details:
     """The low watermarks against the oldest generation that is open, once one was closed."""
     start = next((found.timestamp for found in state.generations if found.closed is None), 0)
     if not state.generations or state.generations[0].closed is None:
@@ -169,7 +169,7 @@ def closed(state: ClusterState, known: ClusterState) -> Details:  # noqa: ARG001
 
 
 @invariant("past promises of tables are a staircase: the longer, the earlier they ended", "past_ttls")
-def past(state: ClusterState, known: ClusterState) -> Details:  # noqa: ARG001
+def past(state: ClusterState, known: ClusterState) -> Details:
     """0 is for ever, which nothing outlasts."""
     for later, earlier in pairwise(state.past_ttls):
         if later.until <= earlier.until or later.ttl == 0 or 0 < earlier.ttl <= later.ttl:

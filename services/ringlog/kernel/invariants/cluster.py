@@ -79,7 +79,7 @@ def stamps(state: ClusterState, known: ClusterState) -> Details:
 
 
 @invariant("settings have known names, and values within their bounds and those between two of them", "settings")
-def settings(state: ClusterState, known: ClusterState) -> Details:  # noqa: ARG001
+def settings(state: ClusterState, known: ClusterState) -> Details:
     """What was set, with the defaults of the others."""
     if unknown := sorted(set(state.settings) - SETTINGS.keys()):
         yield f"{unknown[0]} is not a setting"
@@ -99,7 +99,7 @@ def terms(state: ClusterState, known: ClusterState) -> Details:
 
 
 @invariant("what is never taken out of the state is bounded in number", *COUNTS_MAX)
-def counts(state: ClusterState, known: ClusterState) -> Details:  # noqa: ARG001
+def counts(state: ClusterState, known: ClusterState) -> Details:
     """The bounds of ``kernel.counts``."""
     for part, (most, what) in COUNTS_MAX.items():
         if len(getattr(state, part)) > most:
@@ -160,7 +160,7 @@ def tokens(state: ClusterState, known: ClusterState) -> Details:
 
 
 @invariant("two nodes of one address have left, or are declared down, but for one of them", "nodes")
-def addresses(state: ClusterState, known: ClusterState) -> Details:  # noqa: ARG001
+def addresses(state: ClusterState, known: ClusterState) -> Details:
     """An address is reused by a replacement of who was declared down."""
     used = Counter(node.address for node in state.nodes.values() if node.state != "left" and not node.down)
     yield from (f"{count} nodes are at {address}" for address, count in sorted(used.items()) if count > 1)
@@ -216,7 +216,7 @@ def tables(state: ClusterState, known: ClusterState) -> Details:
 
 
 @invariant("what lies in a keyspace goes before the keyspace does", "keyspaces", "tables", "types", "functions")
-def contents(state: ClusterState, known: ClusterState) -> Details:  # noqa: ARG001
+def contents(state: ClusterState, known: ClusterState) -> Details:
     """Tables, user types and functions."""
     homes = {name: table.keyspace for name, table in state.tables.items()}
     homes.update((name, found.keyspace) for name, found in state.types.items())
@@ -234,7 +234,7 @@ def types(state: ClusterState, known: ClusterState) -> Details:
 
 
 @invariant("views and indexes have columns of a table that is there, and its key", "tables", "views", "indexes")
-def derived(state: ClusterState, known: ClusterState) -> Details:  # noqa: ARG001
+def derived(state: ClusterState, known: ClusterState) -> Details:
     """All of them: a table may have gone."""
     named: list[tuple[str, View | TableIndex, tuple[str, ...]]]
     named = [(name, one, one.columns) for name, one in in_order(state.views)]
@@ -257,7 +257,7 @@ def derived(state: ClusterState, known: ClusterState) -> Details:  # noqa: ARG00
 
 
 @invariant("functions are kept by their signatures, of types and functions that are there", *ROUTINES)
-def routines(state: ClusterState, known: ClusterState) -> Details:  # noqa: ARG001
+def routines(state: ClusterState, known: ClusterState) -> Details:
     """All functions and aggregates: a type may have gone."""
     for name, function in in_order(state.functions):
         used = {used for kind in types_of(function) for used in used_in(kind)}

@@ -98,7 +98,7 @@ def standings(state: ClusterState, known: ClusterState) -> Details:
 @invariant(
     "operations in flight are about different nodes, are not too many, and one that must be alone is", "operations"
 )
-def apart(state: ClusterState, known: ClusterState) -> Details:  # noqa: ARG001
+def apart(state: ClusterState, known: ClusterState) -> Details:
     """Beside the locks: what keeps operations apart."""
     flying = in_flight(state)
     about = Counter(node for operation in flying for node in (operation.node, operation.replaced) if node)
@@ -181,7 +181,7 @@ def _unlocked(operation: Operation) -> Iterator[str]:
 
 
 @invariant("who is ignored by an operation in flight is declared down", "nodes", "operations")
-def ignored(state: ClusterState, known: ClusterState) -> Details:  # noqa: ARG001
+def ignored(state: ClusterState, known: ClusterState) -> Details:
     """Else it would come back and not be asked."""
     for operation in in_flight(state):
         for name in operation.ignored:
@@ -196,7 +196,7 @@ def ignored(state: ClusterState, known: ClusterState) -> Details:  # noqa: ARG00
     "generations",
     "prepared",
 )
-def served(state: ClusterState, known: ClusterState) -> Details:  # noqa: ARG001
+def served(state: ClusterState, known: ClusterState) -> Details:
     """The generations of operations in flight."""
     committed = {found.id: found for found in state.generations}
     for operation in in_flight(state):
@@ -226,7 +226,7 @@ def _is_past(operation: Operation, stage: str) -> bool:
     "operations",
     "token_owners",
 )
-def preparing(state: ClusterState, known: ClusterState) -> Details:  # noqa: ARG001
+def preparing(state: ClusterState, known: ClusterState) -> Details:
     """The one that is being prepared."""
     if state.prepared is None:
         return

@@ -54,7 +54,7 @@ def new_groups(placement: Placement, known: ClusterState) -> Iterator[RangeGroup
     "keyspaces",
     "operations",
 )
-def placed(state: ClusterState, known: ClusterState) -> Details:  # noqa: ARG001
+def placed(state: ClusterState, known: ClusterState) -> Details:
     """Keys of placements, and whose they are."""
     wanted = settings_of(state)
     if set(state.placements) != wanted.keys():
@@ -93,7 +93,7 @@ def tiling(state: ClusterState, known: ClusterState) -> Details:
     "operations",
     "keyspaces",
 )
-def cuts(state: ClusterState, known: ClusterState) -> Details:  # noqa: ARG001
+def cuts(state: ClusterState, known: ClusterState) -> Details:
     """The ends of all ranges against the token map."""
     ends = set(state.token_owners)
     for operation in in_flight(state):
@@ -188,7 +188,7 @@ def _by_range(state: ClusterState) -> Mapping[str, Mapping[Token, list[Seen]]]:
     "placements",
     "operations",
 )
-def views(state: ClusterState, known: ClusterState) -> Details:  # noqa: ARG001
+def views(state: ClusterState, known: ClusterState) -> Details:
     """Every range: so a write, which needs quorums of both views, meets every quorum that reads."""
     changing = _by_range(state)
     for key, placement in sorted(state.placements.items()):

@@ -27,7 +27,7 @@ def service(state: ClusterState, known: ClusterState) -> Details:
 
 
 @invariant("the goal of the metadata service is one, within its bounds", "service_goal")
-def service_goal(state: ClusterState, known: ClusterState) -> Details:  # noqa: ARG001
+def service_goal(state: ClusterState, known: ClusterState) -> Details:
     """A number, or automatic; and nodes that are known."""
     goal = state.service_goal
     if not 0 <= goal.size <= SIZE_MAX or (goal.automatic and (goal.size or goal.by_hand)):

@@ -36,7 +36,7 @@ def _new_tablets(state: ClusterState, known: ClusterState) -> Iterator[tuple[Tab
 @invariant(
     "a table of a keyspace in tablets has tablets of its own or shares them, no other has any", "tablets", "tables"
 )
-def cut(state: ClusterState, known: ClusterState) -> Details:  # noqa: ARG001
+def cut(state: ClusterState, known: ClusterState) -> Details:
     """Tables against maps."""
     for name, table in sorted(state.tables.items()):
         in_tablets = not strategy_of(state.keyspaces[table.keyspace].replication).in_ring
@@ -146,7 +146,7 @@ def tablet_groups(state: ClusterState, known: ClusterState) -> Details:
 
 
 @invariant("while an operation is past requested, no tablet is in transition", "tablets", "operations")
-def excluded(state: ClusterState, known: ClusterState) -> Details:  # noqa: ARG001
+def excluded(state: ClusterState, known: ClusterState) -> Details:
     """The tablet track and node operations."""
     running = [one for one in in_flight(state) if one.stage != REQUESTED]
     for operation in running[:1]:

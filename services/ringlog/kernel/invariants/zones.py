@@ -28,7 +28,7 @@ _KEYS = ("stable", "pending", "planned", "reduce", "append")
 
 
 @invariant("a zone has its partitions, by their numbers, and counts those that move", "zones", "zone_partitions")
-def zone_parts(state: ClusterState, known: ClusterState) -> Details:  # noqa: ARG001
+def zone_parts(state: ClusterState, known: ClusterState) -> Details:
     """The two parts against each other."""
     counted: Counter[str] = Counter()
     moving: Counter[str] = Counter()
@@ -132,7 +132,7 @@ def zone_revisions(state: ClusterState, known: ClusterState) -> Details:
     "zones",
     "tablets",
 )
-def zone_keyspaces(state: ClusterState, known: ClusterState) -> Details:  # noqa: ARG001
+def zone_keyspaces(state: ClusterState, known: ClusterState) -> Details:
     """Keyspaces and maps against zones."""
     placed = {}
     for name, keyspace in sorted(state.keyspaces.items()):

@@ -73,8 +73,8 @@ class CqlType:
 
     name: str
     python: type
-    write: Callable[[Value], bytes]
-    read: Callable[[bytes], Value]
+    write: Callable[[Any], bytes]
+    read: Callable[[bytes], Any]
 
 
 def serialize(type_name: str, value: object) -> bytes:
@@ -83,7 +83,7 @@ def serialize(type_name: str, value: object) -> bytes:
     if type(value) is not cql.python:
         raise TypeMismatch(type_name, f"must be {cql.python.__name__}, not {type(value).__name__}")
     try:
-        return cql.write(value)  # type: ignore[arg-type]  # its class was just checked
+        return cql.write(value)
     except _Broken as broken:
         raise TypeMismatch(type_name, str(broken)) from None
 
@@ -91,9 +91,10 @@ def serialize(type_name: str, value: object) -> bytes:
 def deserialize(type_name: str, data: bytes) -> Value:
     """The value of ``data``. Raises TypeMismatch: unknown type, or bytes that ``serialize`` of the type never gives."""
     try:
-        return _find(type_name).read(data)
+        value: Value = _find(type_name).read(data)
     except _Broken as broken:
         raise TypeMismatch(type_name, str(broken)) from None
+    return value
 
 
 def is_type(type_name: str) -> bool:
@@ -144,7 +145,7 @@ def _collection_type(shape: TypeShape) -> CqlType:
         values = [tuple(deserialize(part, one) for part, one in zip(parts, each, strict=True)) for each in elements]
         return tuple(values) if len(parts) == 2 else tuple(value[0] for value in values)
 
-    return CqlType(str(shape), tuple, write, read)  # type: ignore[arg-type]  # narrower: serialize checks the class
+    return CqlType(str(shape), tuple, write, read)
 
 
 def _tuple_type(shape: TypeShape) -> CqlType:
@@ -162,7 +163,7 @@ def _tuple_type(shape: TypeShape) -> CqlType:
             raise _Broken(f"must have {len(parts)} fields")
         return fields
 
-    return CqlType(str(shape), tuple, write, read)  # type: ignore[arg-type]  # narrower: serialize checks the class
+    return CqlType(str(shape), tuple, write, read)
 
 
 def _user_type(shape: TypeShape) -> CqlType:
@@ -180,7 +181,7 @@ def _user_type(shape: TypeShape) -> CqlType:
         named = zip(shape.fields, _fields(data, parts), strict=False)
         return {field: value for field, value in named if value is not None}
 
-    return CqlType(str(shape), dict, write, read)  # type: ignore[arg-type]  # narrower: serialize checks the class
+    return CqlType(str(shape), dict, write, read)
 
 
 def _written(parts: list[str], values: tuple[Any, ...]) -> tuple[bytes | None, ...]:
@@ -208,7 +209,7 @@ def _text(name: str, encoding: str) -> CqlType:
         except UnicodeDecodeError:
             raise _Broken(f"must be {encoding} text") from None
 
-    return CqlType(name, str, write, read)  # type: ignore[arg-type]  # narrower than Value: serialize checks the class
+    return CqlType(name, str, write, read)
 
 
 def _integer(name: str, size: int, minimum: int, maximum: int, bias: int = 0) -> CqlType:
@@ -228,7 +229,7 @@ def _integer(name: str, size: int, minimum: int, maximum: int, bias: int = 0) ->
             raise _Broken(f"must be between {minimum} and {maximum}")
         return value
 
-    return CqlType(name, int, write, read)  # type: ignore[arg-type]
+    return CqlType(name, int, write, read)
 
 
 def _signed(name: str, size: int) -> CqlType:
@@ -249,7 +250,7 @@ def _floating(name: str, layout: struct.Struct) -> CqlType:
         value: float = layout.unpack(data)[0]
         return value
 
-    return CqlType(name, float, write, read)  # type: ignore[arg-type]
+    return CqlType(name, float, write, read)
 
 
 def _uuid(name: str, version: str | None) -> CqlType:
@@ -268,7 +269,7 @@ def _uuid(name: str, version: str | None) -> CqlType:
             raise _Broken(rule)
         return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
-    return CqlType(name, str, write, read)  # type: ignore[arg-type]
+    return CqlType(name, str, write, read)
 
 
 def _write_varint(value: int) -> bytes:
@@ -297,13 +298,13 @@ def _read_boolean(data: bytes) -> bool:
 _ALL: Final = (
     _text("ascii", "ascii"),
     _text("text", "utf-8"),
-    CqlType("blob", bytes, lambda value: value, lambda data: data),  # type: ignore[arg-type, return-value]
+    CqlType("blob", bytes, lambda value: value, lambda data: data),
     CqlType("boolean", bool, lambda value: b"\x01" if value else b"\x00", _read_boolean),
     _signed("tinyint", 1),
     _signed("smallint", 2),
     _signed("int", 4),
     _signed("bigint", 8),
-    CqlType("varint", int, _write_varint, _read_varint),  # type: ignore[arg-type]
+    CqlType("varint", int, _write_varint, _read_varint),
     _floating("float", struct.Struct(">f")),
     _floating("double", struct.Struct(">d")),
     _signed("timestamp", 8),

@@ -45,7 +45,7 @@ def joins(state: ClusterState, options: CaseOptions) -> Iterator[Case]:
             yield Case(title, (new,), Join(new.id, tokens, SEED))
 
 
-def leaves(state: ClusterState, options: CaseOptions) -> Iterator[Case]:  # noqa: ARG001
+def leaves(state: ClusterState, options: CaseOptions) -> Iterator[Case]:
     """Every node leaves."""
     for node in members(state):
         yield Case(f"{node.name} leaves", (), Leave(node.id), (IMPOSSIBLE,))
@@ -65,7 +65,7 @@ def moves(state: ClusterState, options: CaseOptions) -> Iterator[Case]:
                     yield Case(title, (), Move(node.id, tokens, SEED))
 
 
-def replacements(state: ClusterState, options: CaseOptions) -> Iterator[Case]:  # noqa: ARG001
+def replacements(state: ClusterState, options: CaseOptions) -> Iterator[Case]:
     """A new node replaces each node, that being alive or dead, also while another one is dead and ignored."""
     for old in members(state):
         new = newcomer(state, old.datacenter, old.rack)
@@ -75,7 +75,7 @@ def replacements(state: ClusterState, options: CaseOptions) -> Iterator[Case]:  
                 yield Case(title, (*ground, *more, new), Replace(new.id, old.id, ignored), (TOO_FEW,))
 
 
-def removals(state: ClusterState, options: CaseOptions) -> Iterator[Case]:  # noqa: ARG001
+def removals(state: ClusterState, options: CaseOptions) -> Iterator[Case]:
     """Each node is dead and removed, also while another one is dead and ignored."""
     refusals = (IMPOSSIBLE, TOO_FEW, "bad_field")  # the last: who is ignored would get rows
     for node in members(state):
@@ -84,14 +84,14 @@ def removals(state: ClusterState, options: CaseOptions) -> Iterator[Case]:  # no
             yield Case(f"{node.name} is removed{told}", (_down(node), *more), request, refusals)
 
 
-def assassinations(state: ClusterState, options: CaseOptions) -> Iterator[Case]:  # noqa: ARG001
+def assassinations(state: ClusterState, options: CaseOptions) -> Iterator[Case]:
     """Each node is dead and assassinated: one entry, nothing is streamed, nothing is promised."""
     for node in members(state):
         request = Assassinate(node.id)
         yield Case(f"{node.name} is assassinated", (_down(node),), request, (IMPOSSIBLE,), promised=False)
 
 
-def rebuilds(state: ClusterState, options: CaseOptions) -> Iterator[Case]:  # noqa: ARG001
+def rebuilds(state: ClusterState, options: CaseOptions) -> Iterator[Case]:
     """Every node streams all its ranges anew.
 
     From one datacenter alone it gets what a quorum there knows, and no more is promised.

@@ -19,7 +19,7 @@ from ringlog.sim.quorums.case import Case, CaseOptions, members
 REPLICAS_MAX = 6
 
 
-def alterations(state: ClusterState, options: CaseOptions) -> Iterator[Case]:  # noqa: ARG001
+def alterations(state: ClusterState, options: CaseOptions) -> Iterator[Case]:
     """Each keyspace gets each other setting."""
     for name, keyspace in in_order(state.keyspaces):
         for setting in settings(state):
