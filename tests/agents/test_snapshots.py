@@ -8,18 +8,21 @@ from dataclasses import replace
 
 import pytest
 
-from ringlog.agents.snapshots import SnapshotSteps, SnapshotThread
+from ringlog.agents.snapshots import AwaitHead, AwaitSnapshotWork, SnapshotSteps, SnapshotThread
 from ringlog.kernel.commands.cluster import InitializeCluster, Noop
 from ringlog.kernel.commands.snapshots import TakeSnapshot
+from ringlog.kernel.commands.truncation import ConfirmSnapshot
 from ringlog.kernel.encoding import digest
 from ringlog.kernel.state import EMPTY_STATE, ClusterState
 from ringlog.log.beginning import Beginning, SnapshotTopic
 from ringlog.log.errors import LogUnavailable
+from ringlog.log.folding import Start
 from ringlog.log.memory import MemoryKeyed
+from ringlog.log.recent import LAST_ALONE, RecentEntries
 from ringlog.log.replay import catch_up
 from ringlog.log.replica import LogReplica
 from ringlog.runtime.clock import ManualClock
-from ringlog.wire.records import SnapshotConfirmation, decode_snapshot_record
+from ringlog.wire.records import SnapshotConfirmation, StoredSnapshot, decode_snapshot_record
 from tests.log.test_snapshots import Cluster
 
 
@@ -32,9 +35,10 @@ class Agents:
         self.replicas: list[LogReplica] = []
         self.threads: list[SnapshotThread] = []
 
-    def act(self, role: str, topic: MemoryKeyed | None = None) -> SnapshotThread:
-        replica = LogReplica(self.cluster.log).start()
-        catch_up(replica)
+    def act(self, role: str, topic: MemoryKeyed | None = None, *, looks_back: bool = True) -> SnapshotThread:
+        replica = LogReplica(self.cluster.log)
+        replica.recent = RecentEntries(LAST_ALONE, keeps_mark=True)
+        catch_up(replica.start())
         records = topic or self.cluster.records
         clock = ManualClock()
         steps = SnapshotSteps(
@@ -42,9 +46,25 @@ class Agents:
         )
         thread = SnapshotThread(role, steps, lambda: replica.state, lambda _: None)
         replica.subscribe(lambda before, after, _item, _outcome, offset: thread.folded(before, after, offset))
+        thread.acts(replica.state, replica.recent.take_mark() if looks_back else None)
         self.replicas.append(replica)
         self.threads.append(thread)
         return thread
+
+    def left_to(self, role: str, mark: Start) -> int:
+        """How many records a role writes that takes over behind a mark and then has nothing more to do."""
+        log, records = self.cluster.log, self.cluster.records
+        begin = records.end_offset()
+        steps = SnapshotSteps(role, lambda: SnapshotTopic(records), log.identity, ManualClock().now_us, lambda: role)
+        doing = steps.run()
+        try:
+            if steps.acts(self.cluster.state, mark):
+                outcome: object = None
+                while not isinstance(effect := doing.send(outcome), AwaitSnapshotWork) or steps.is_due:
+                    outcome = effect.topic.listed()[0].head if isinstance(effect, AwaitHead) else self.cluster.state
+        finally:
+            doing.close()
+        return records.end_offset() - begin
 
     def heard(self, count: int) -> list[object]:
         """The first records of the topic, when there are so many."""
@@ -99,7 +119,7 @@ def test_a_reader_with_another_state_disputes_it(agents: Agents) -> None:
     agents.cluster.apply(TakeSnapshot())
     agents.heard(2)
     wrong = replace(agents.cluster.state, name="another")
-    agents.act("coordinator").folded(before, wrong, agents.cluster.log.end_offset() - 1)
+    agents.act("coordinator", looks_back=False).folded(before, wrong, agents.cluster.log.end_offset() - 1)
     said = agents.heard(3)[2]
     assert isinstance(said, SnapshotConfirmation)
     assert said.digest == digest(wrong) != digest(agents.cluster.state)
@@ -123,3 +143,36 @@ def test_a_broker_that_is_away_costs_that_snapshot_only(agents: Agents) -> None:
     agents.cluster.apply(Noop(), TakeSnapshot())
     chunk, head = agents.heard(2)
     assert (getattr(chunk, "number", None), getattr(head, "epoch", None)) == (0, agents.cluster.state.epoch)
+
+
+def test_a_mark_of_before_the_take_over_is_stored_and_confirmed(agents: Agents) -> None:
+    agents.cluster.apply(TakeSnapshot())
+    marked = agents.cluster.state
+    agents.cluster.apply(Noop())
+    for role in ("keeper", "coordinator"):
+        agents.act(role)
+    _, head, said = agents.heard(3)
+    assert isinstance(head, StoredSnapshot)
+    assert isinstance(said, SnapshotConfirmation)
+    assert (head.epoch, head.digest, said.digest) == (marked.epoch, digest(marked), digest(marked))
+    assert agents.begin() == marked
+
+
+def test_what_is_stored_is_not_stored_again_and_what_is_confirmed_is_nobodys_to_do(agents: Agents) -> None:
+    agents.cluster.apply(TakeSnapshot())
+    mark = agents.cluster.taken[-1]
+    assert [agents.left_to("keeper", mark), agents.left_to("keeper", mark)] == [2, 0], "a chunk and a head; nothing"
+    assert [agents.left_to("publisher", mark), agents.left_to("validator", mark)] == [1, 0]
+    mine = (mark.position, digest(mark.state), ("keeper", "publisher"))
+    agents.cluster.apply(ConfirmSnapshot(mark.state.epoch, mark.state.state_id, *mine))
+    assert [agents.left_to(role, mark) for role in ("keeper", "coordinator")] == [0, 0]
+
+
+def test_what_was_stored_with_another_digest_is_stored_again(agents: Agents) -> None:
+    agents.cluster.apply(TakeSnapshot())
+    mark = agents.cluster.taken[-1]
+    agents.left_to("keeper", replace(mark, state=replace(mark.state, name="another")))
+    assert agents.begin() == EMPTY_STATE
+    agents.left_to("keeper", mark)
+    agents.left_to("coordinator", mark)
+    assert agents.begin() == mark.state

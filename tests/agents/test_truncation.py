@@ -212,7 +212,7 @@ class Threads:
         )
         thread = SnapshotThread(role, steps, lambda: replica.state, lambda command: self.submit(replica, command), 0.01)
         replica.subscribe(lambda before, after, _item, _outcome, offset: thread.folded(before, after, offset))
-        thread.acts(replica.state)
+        thread.acts(replica.state, None)
         self.replicas.append(replica)
         self.threads.append(thread)
         return replica

@@ -6,7 +6,7 @@ import random
 
 from ringlog.kernel.commands.cluster import Noop
 from ringlog.kernel.commands.snapshots import TakeSnapshot, last_snapshot
-from ringlog.log.folding import follow
+from ringlog.log.folding import Start, follow
 from ringlog.log.recent import RecentEntries
 from ringlog.log.replica import LogReplica
 from tests.log.test_snapshots import Cluster
@@ -49,5 +49,25 @@ def test_where_a_reader_begins_again_with_a_snapshot_it_counts_from_there() -> N
     assert recent.since_mark == 9
     recent.add(10, b"12")
     assert recent.since_mark == 2
-    recent.add(11, b"12", is_mark=True)
+    recent.add(11, b"12", Start())
     assert recent.since_mark == 0
+
+
+def test_the_state_behind_the_newest_mark_is_kept_until_it_is_taken() -> None:
+    first, second = Start(position=1), Start(position=2)
+    recent = RecentEntries(keeps_mark=True)
+    recent.add(1, b"1", first)
+    recent.add(2, b"2", second)
+    recent.add(3, b"3")
+    assert recent.take_mark() is second
+    recent.add(4, b"4", Start(position=4))
+    assert recent.take_mark() is None, "who took it hears of the next one otherwise"
+
+
+def test_a_mark_of_before_a_later_beginning_is_nobodys_and_others_keep_none() -> None:
+    recent, other = RecentEntries(keeps_mark=True), RecentEntries()
+    for one in (recent, other):
+        one.add(1, b"1", Start())
+    assert other.take_mark() is None
+    recent.add(10, b"10")
+    assert recent.take_mark() is None

@@ -3,7 +3,8 @@
 The keeper stores the state behind a ``TakeSnapshot``; coordinator and publisher wait for its head in the topic, and say
 what digest they have. The validator does neither: commits wait for it. Who is busy when the next one is taken goes on
 with that one: of an older snapshot nobody has need then. What the broker does not take is left out, with a warning;
-readers begin with an older one.
+readers begin with an older one. Who takes over goes on with the newest mark that is not confirmed: it may have been
+folded while nobody acted, or who acted died with it. The state behind it is kept until then (``ringlog.log.recent``).
 
 Who confirms puts that into the log (``ConfirmSnapshot``), unless another one has. The keeper also extends the archive,
 and deletes what may be deleted (``ringlog.agents.truncation``).
@@ -22,7 +23,7 @@ from functools import partial
 from typing import Any, Final
 
 from ringlog.agents.truncation import LogEnds
-from ringlog.kernel.commands.snapshots import is_mark
+from ringlog.kernel.commands.snapshots import is_mark, is_unconfirmed
 from ringlog.kernel.commands.truncation import ConfirmSnapshot, is_known
 from ringlog.kernel.encoding import digest
 from ringlog.kernel.log_ends import allowed_begin
@@ -66,6 +67,11 @@ class SubmitOnce:
     command: Command
 
 
+def looks_after(role: str) -> bool:
+    """True if this role stores or confirms snapshots."""
+    return role in (*STORES, *CONFIRM)
+
+
 def is_order(before: ClusterState, after: ClusterState) -> bool:
     """True if what made ``after`` lets entries of the log go."""
     return allowed_begin(after) > allowed_begin(before)
@@ -96,8 +102,10 @@ class SnapshotSteps:
         self._now = now
         self._new_id = new_id
         self._ends = ends if role in STORES else None
+        self._looks = looks_after(role)
         self._lock = threading.Lock()
         self._due: Start | None = None
+        self._left: Start | None = None
         self._ordered: ClusterState | None = None
 
     @property
@@ -110,15 +118,20 @@ class SnapshotSteps:
         """True if something is to be deleted."""
         return self._ordered is not None
 
-    def acts(self, state: ClusterState) -> bool:
-        """The role is taken over: what was ordered before may be left to do; True if so."""
-        is_left = self._ends is not None and allowed_begin(state) > 0
-        self._add(None, state if is_left else None)
-        return is_left
+    def acts(self, state: ClusterState, mark: Start | None) -> bool:
+        """The role is taken over: what was asked for before may be left to do; True if so.
+
+        ``mark``: the state behind the newest mark, where it was folded here.
+        """
+        is_left = mark is not None and self._looks and is_unconfirmed(state, mark.state.epoch)
+        is_ordered = self._ends is not None and allowed_begin(state) > 0
+        self._left = mark if is_left else None
+        self._add(self._left, state if is_ordered else None)
+        return is_left or is_ordered
 
     def folded(self, before: ClusterState, after: ClusterState, offset: int) -> bool:
         """True if there is something to do now."""
-        is_taken = self._role in (*STORES, *CONFIRM) and is_mark(before, after)
+        is_taken = self._looks and is_mark(before, after)
         is_ordered = self._ends is not None and is_order(before, after)
         if is_taken or is_ordered:
             self._add(Start(after, offset + 1) if is_taken else None, after if is_ordered else None)
@@ -126,7 +139,9 @@ class SnapshotSteps:
 
     def _add(self, due: Start | None, ordered: ClusterState | None) -> None:
         with self._lock:
-            self._due, self._ordered = due or self._due, ordered or self._ordered
+            if due is not None and (self._due is None or due.position > self._due.position):
+                self._due = due
+            self._ordered = ordered or self._ordered
 
     def run(self) -> Steps[None]:
         """For ever."""
@@ -161,13 +176,19 @@ class SnapshotSteps:
                 self._ordered = None
 
     def _store(self, topic: SnapshotTopic, start: Start) -> Steps[None]:
-        begin = 0 if self._ends is None else self._ends.begin()
-        head = topic.store(start, self._identity(), self._role, self._now(), self._new_id(), begin)
-        size = sum(part.size for part in head.parts)
-        self._say("stored", head.epoch, bytes=size, chunks=len(head.chunks), digest=head.digest)
-        yield At("snapshots")
+        if start is not self._left or not self._is_stored(topic, start):
+            begin = 0 if self._ends is None else self._ends.begin()
+            head = topic.store(start, self._identity(), self._role, self._now(), self._new_id(), begin)
+            size = sum(part.size for part in head.parts)
+            self._say("stored", head.epoch, bytes=size, chunks=len(head.chunks), digest=head.digest)
+            yield At("snapshots")
         if self._ends is not None and (grown := self._ends.archive(start)) is not None:
             yield from self._submit(grown)
+
+    def _is_stored(self, topic: SnapshotTopic, start: Start) -> bool:
+        """True if who acted before did that."""
+        mine = self._identity(), start.state.state_id, digest(start.state)
+        return any(mine == (one.head.topic_id, one.head.state_id, one.head.digest) for one in topic.listed())
 
     def _confirm(self, topic: SnapshotTopic, start: Start) -> Steps[None]:
         epoch = start.state.epoch
@@ -213,9 +234,9 @@ class SnapshotThread:
         self._news = threading.Condition()
         self._thread: threading.Thread | None = None
 
-    def acts(self, state: ClusterState) -> None:
-        """The role is taken over."""
-        if self._steps.acts(state):
+    def acts(self, state: ClusterState, mark: Start | None) -> None:
+        """The role is taken over; ``mark``: as ``SnapshotSteps.acts`` has it."""
+        if self._steps.acts(state, mark):
             self._wake()
 
     def folded(self, before: ClusterState, after: ClusterState, offset: int) -> None:

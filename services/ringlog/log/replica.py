@@ -342,7 +342,7 @@ class LogReplica:
                 return False
             if after is not before and self._arrived is not None:
                 self._newest = self._arrived
-                self.recent.add(after.epoch, self._arrived.data, is_mark(before, after))
+                self.recent.add(after.epoch, self._arrived.data, made.next if is_mark(before, after) else None)
             elif outcome.kind in _OFF_THE_CHAIN and isinstance(item, Entry) and lies_beside(before, item):
                 self._is_contradicted = True
             self._state = after

@@ -121,7 +121,7 @@ class SimReplica:
             self.state = after
             self.position = made.offset + 1
             if after is not before:
-                self.recent.add(after.epoch, record.value, is_mark(before, after))
+                self.recent.add(after.epoch, record.value, made.next if is_mark(before, after) else None)
                 for check in sim.on_folded:
                     check.folded(self, before, after)
             for follower in tuple(self.followers):

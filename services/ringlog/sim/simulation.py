@@ -80,13 +80,14 @@ class LogEndsState:
     """What a run has for snapshots, archive and truncation.
 
     ``looked_after``: agents store and confirm; ``files``: of the archive, None: there is none. ``forgetful``: the next
-    state that is stored is not the one that was folded.
+    state that is stored is not the one that was folded. ``given_up``: epochs whose snapshots the broker did not take.
     """
 
     deaths: Deaths
     looked_after: bool = False
     files: dict[str, bytes] | None = None
     forgetful: bool = False
+    given_up: set[Epoch] = field(default_factory=set)
 
 
 class Simulation:

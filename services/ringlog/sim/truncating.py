@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from ringlog.kernel.commands.snapshots import TakeSnapshot
+from ringlog.kernel.commands.snapshots import TakeSnapshot, last_snapshot
 from ringlog.kernel.commands.truncation import TruncateLog
 from ringlog.kernel.values import Micros
 from ringlog.log.folding import Start
@@ -20,7 +20,13 @@ from ringlog.sim.at_once import IDENTITY
 from ringlog.sim.broker import METADATA, SNAPSHOTS
 from ringlog.sim.chance import Chance
 from ringlog.sim.world import MS, SECOND
-from ringlog.wire.records import SnapshotConfirmation, SnapshotRecord, encode_snapshot_record
+from ringlog.wire.records import (
+    SnapshotConfirmation,
+    SnapshotRecord,
+    StoredSnapshot,
+    decode_snapshot_record,
+    encode_snapshot_record,
+)
 
 if TYPE_CHECKING:
     from ringlog.sim.operator import SimOperator
@@ -86,6 +92,21 @@ def befalls(sim: Simulation, operator: SimOperator, number: int, what: str, argu
             ends.forgetful = True
         case "foreign_snapshot", ():
             _foreign(sim, Chance(sim.world.seed, f"foreign/{number}"))
+
+
+def unended_snapshots(sim: Simulation) -> list[str]:
+    """The newest snapshot that was asked for, if nobody stored it although the broker would have taken it."""
+    state, ends = sim.log.state, sim.log_ends
+    epoch = last_snapshot(state)
+    if not ends.looked_after or not epoch or epoch in ends.given_up:
+        return []
+    partition, wanted = sim.broker.partition(SNAPSHOTS), sim.log.states[epoch].state_id
+    for record in partition.records[: partition.visible]:
+        if record.key == f"{epoch}/head" and record.value:
+            head = decode_snapshot_record(record.value)
+            if isinstance(head, StoredSnapshot) and head.state_id == wanted:
+                return []
+    return [f"a snapshot of epoch {epoch} was asked for, and nobody stored it"]
 
 
 def _foreign(sim: Simulation, chance: Chance) -> None:

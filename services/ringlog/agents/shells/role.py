@@ -19,7 +19,7 @@ from pathlib import Path
 from ringlog.agents.contract import Acknowledge, Ended
 from ringlog.agents.exits import CRASHED, HALTED, SUPERSEDED, Diverged, End, Superseded
 from ringlog.agents.reporting import Reporting
-from ringlog.agents.snapshots import SnapshotSteps, SnapshotThread
+from ringlog.agents.snapshots import SnapshotSteps, SnapshotThread, looks_after
 from ringlog.agents.soundness import Soundness
 from ringlog.agents.truncation import LogEnds
 from ringlog.agents.watch import records_of
@@ -37,6 +37,7 @@ from ringlog.log.pace import Pace
 from ringlog.log.port import LogRecord
 from ringlog.log.producer import AckedProducer
 from ringlog.log.reading import read_to_end
+from ringlog.log.recent import LAST_ALONE, RecentEntries
 from ringlog.log.replica import LogReplica
 from ringlog.log.topics import AGENTS, topic_name
 from ringlog.private import private_folder
@@ -84,6 +85,7 @@ class RoleThread(ABC):
         records = records_of(settings, self.role)
         self.replica = LogReplica(self.log, record=records, beginning=self.beginning)
         self.replica.pace = Pace(is_at_ease=not self.answers_commits)
+        self.replica.recent = RecentEntries(LAST_ALONE, keeps_mark=looks_after(self.role))
         self.author = DirectAuthor(self.log, self.replica, f"{self.role}-{self.instance[:8]}", self.clock, self.draw)
         snapshots = partial(open_snapshots, settings.bootstrap_servers, settings.cluster)
         self._agreement = Agreement(self.replica, self._evidence, snapshots)
@@ -266,7 +268,7 @@ class RoleThread(ABC):
         self.term = acts.term
         self.replica.subscribe(self._on_folded)
         self.replica.subscribe(self._agreement.folded)
-        self._snapshots.acts(self.replica.state)
+        self._snapshots.acts(self.replica.state, self.replica.recent.take_mark())
 
     def _on_folded(
         self, before: ClusterState, after: ClusterState, _item: Entry | UnreadableEntry, _outcome: Outcome, offset: int

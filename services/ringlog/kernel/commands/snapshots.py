@@ -55,6 +55,12 @@ def is_mark(before: ClusterState, after: ClusterState) -> bool:
     return after.snapshots is not before.snapshots and last_snapshot(after) == after.epoch
 
 
+def is_unconfirmed(state: ClusterState, epoch: Epoch) -> bool:
+    """True if that epoch is marked, and no two roles have said so far that they have its state."""
+    mark = state.snapshots.get(str(epoch))
+    return mark is not None and not mark.witnesses
+
+
 def is_due(state: ClusterState, entry_bytes: int = 0) -> bool:
     """True if enough was applied since the last mark, and more entries than a snapshot makes by itself.
 

@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ringlog.agents.exits import Superseded
-from ringlog.agents.snapshots import CONFIRM, STORES
+from ringlog.agents.snapshots import looks_after
 from ringlog.agents.transactions import TransactionalProducer
 from ringlog.kernel.values import Micros
 from ringlog.log.errors import LogUnavailable
+from ringlog.log.recent import LAST_ALONE, RecentEntries
 from ringlog.protocol.direct import RoleRefused
 from ringlog.protocol.role import Acts, Initialise, Look, superseded, take_role
 from ringlog.sim.actors.snapshots import SimSnapshots
@@ -55,6 +56,8 @@ class Worker(ABC):
         self.replica.at_once |= {Acts: self._act, Look: lambda _: self.look()}
         self.replica.in_time |= {Initialise: lambda _: self.initialise()}
         self._snapshots: SimSnapshots | None = None
+        self._looks_after = sim.log_ends.looked_after and looks_after(self.role)
+        self.replica.recent = RecentEntries(LAST_ALONE, keeps_mark=self._looks_after)
 
     def run(self) -> Step:
         """Take the role over, then work, until ``Ended`` is raised."""
@@ -85,7 +88,7 @@ class Worker(ABC):
     def _act(self, acts: Acts) -> None:
         self.term = acts.term
         self.sim.world.tell(self.name, f"acts in term {self.term}")
-        if self.sim.log_ends.looked_after and self.role in (*STORES, *CONFIRM):
+        if self._looks_after:
             self._snapshots = SimSnapshots(self)
 
     def initialise(self) -> Step:

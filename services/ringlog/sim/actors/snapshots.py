@@ -93,7 +93,7 @@ class SimSnapshots:
             log_ends,
             self._count,
         )
-        self._steps.acts(worker.replica.state)
+        self._steps.acts(worker.replica.state, worker.replica.recent.take_mark())
         self._news = Signal()
         worker.replica.followers.append(self._folded)
         at_once: dict[type, Callable[[Any], Any]] = {Newest: lambda _: worker.replica.state}
@@ -138,8 +138,10 @@ class SimSnapshots:
             yield LOOK_US
         return None
 
-    def _count(self, event: str, *_: object, **about: object) -> None:
+    def _count(self, event: str, *epochs: Epoch, **about: object) -> None:
         why = about.get("why")
+        if event == "given_up":
+            self._sim.log_ends.given_up.update(epochs)
         self._sim.did["snapshots", why.code if isinstance(why, LogError) else event] += 1
 
     def _published(self) -> Epoch:
