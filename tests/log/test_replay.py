@@ -14,7 +14,7 @@ from ringlog.log.author import Author
 from ringlog.log.errors import LogUnavailable, ReplicaHalted
 from ringlog.log.memory import MemoryLog
 from ringlog.log.port import LogRecord
-from ringlog.log.replay import Replay, catch_up
+from ringlog.log.replay import Replay, ReplayTeller, catch_up
 from ringlog.log.replica import LogReplica
 from ringlog.runtime.clock import ManualClock
 from ringlog.runtime.draw import SeededDraw
@@ -85,6 +85,22 @@ def test_a_replay_has_no_deadline_while_it_gets_on() -> None:
     assert 0 < middle.epoch < ENTRIES
     assert middle.left_s == pytest.approx((ENTRIES - middle.position) * (SILENCE_S - 1), rel=0.5)
     assert f"epoch {middle.epoch}, record {middle.position} of {ENTRIES}" in str(middle)
+
+
+def test_what_is_soon_over_is_passed_over_and_what_lasts_has_an_end() -> None:
+    now, told = [0.0], list[Replay]()
+    short = ReplayTeller("log", 100, 110, told.append, lambda: now[0])
+    long = ReplayTeller("log", 100, 110, told.append, lambda: now[0], "for another reason")
+    for position in range(101, 111):
+        short.at(position, position)
+    assert told == []
+    for position in range(101, 111):
+        now[0] += 3
+        long.at(position, position)
+    assert [one.position for one in told] == [101, 103, 105, 107, 109, 110]
+    assert told[0].left_s == 9 * 3
+    assert "reading log for another reason: epoch 101, record 101 of 110, about 27 s more" in str(told[0])
+    assert "log read for another reason: epoch 110" in str(told[-1])
 
 
 def test_silence_ends_the_wait_and_what_was_folded_is_kept() -> None:

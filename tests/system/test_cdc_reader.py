@@ -90,10 +90,23 @@ def test_a_reader_waits_for_the_close_and_for_nothing_else(log: CdcLog) -> None:
     where = (log.world.bootstrap, log.world.cluster)
     with CdcReader(*where, progress=store, until_end=True) as reader:
         assert sorted(numbers(list(reader))) == list(range(10))
+        left = reader.not_shown
+    assert left is not None
+    assert (left.generation, left.is_closed, left.writes) == (story.starts[0], False, 0)
+    assert left.records >= 10
+    told = tailed(log, "--json")
+    assert len(told.stdout.splitlines()) == 10
+    said = json.loads(told.stderr.splitlines()[-1])["not_shown"]
+    assert (said["generation"], said["closed"], said["records_max"]) == (story.starts[0], False, left.records)
+    assert [(one["partition"], one["offset"]) for one in said["from"]] == list(left.places)
+    assert "is not closed" in tailed(log).stderr
     log.close(story.starts[1])
     log.publish()
     with CdcReader(*where, progress=store, until_end=True) as reader:
         assert sorted(numbers(list(reader))) == list(range(10, 20))
+        assert reader.not_shown is None
+    told = tailed(log, "--json")
+    assert (len(told.stdout.splitlines()), "not_shown" in told.stderr) == (20, False)
     with CdcReader(*where, progress=store, until_end=True) as reader:
         assert list(reader) == []
 
@@ -367,8 +380,13 @@ def environment() -> dict[str, str]:
 
 def ringlog(log: CdcLog, *options: str) -> list[str]:
     """The lines of ``ringlog cdc tail`` up to the end."""
+    return tailed(log, *options).stdout.splitlines()
+
+
+def tailed(log: CdcLog, *options: str) -> subprocess.CompletedProcess[str]:
+    """The same, with what it says on standard error."""
     command = [sys.executable, "-m", "ringlog.cli", "cdc", "tail", "--until-end", *options]
     command += ["--bootstrap", log.world.bootstrap, "--cluster", log.world.cluster]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
+    return done

@@ -12,10 +12,12 @@ from typing import Annotated, Any
 
 import typer
 
-from ringlog.cli.connection import Bootstrap, Cluster, Json, resolve
+from ringlog.cli.connection import Bootstrap, Cluster, Json, errors, resolve, tell_replay
 from ringlog.client.cdc.copies import UNDECODED
 from ringlog.client.cdc.output import change_json, cloudevents, debezium, json_value
+from ringlog.client.cdc.progress import NOT_ENTERED
 from ringlog.client.cdc.reader import EARLIEST, CdcReader
+from ringlog.client.cdc.reading import NotShown
 from ringlog.client.cdc.rows import PREIMAGE, CdcChange, LogRow
 from ringlog.client.cdc.sqlite import SqliteTables
 from ringlog.client.cdc.stores import log_record_of
@@ -31,6 +33,9 @@ Place = Annotated[
 ]
 UntilEnd = Annotated[bool, typer.Option("--until-end", help="Stop at the end that the log has now.")]
 SkipLost = Annotated[bool, typer.Option("--skip-lost", help="Go on where rows are no longer kept, instead of failing.")]
+
+
+HOW = "run it again when `ringlog cdc status` shows that generation as closed"
 
 
 class Format(Enum):
@@ -58,7 +63,8 @@ def tail(
 ) -> None:
     """Print changes of tables, generation after generation, each once; then wait for more.
 
-    A generation is left when it is closed and read, whatever the time is. Ctrl-C ends it.
+    A generation is left when it is closed and read, whatever the time is. Ctrl-C ends it. Where --until-end stops
+    before rows of a generation that it may not begin yet, it says so on standard error.
     """
     context = resolve(bootstrap, cluster)
     chosen = Format.JSON if as_json else form
@@ -70,6 +76,7 @@ def tail(
         progress=progress,
         lost="skip" if skip_lost else "error",
         until_end=until_end,
+        tell=tell_replay,
     ) as reader:
         for number, change in enumerate(reader, 1):
             for line in lines_of(change, chosen, context.cluster):
@@ -77,6 +84,7 @@ def tail(
             if number == limit:
                 reader.commit()
                 return
+        _say_not_shown(reader.not_shown, as_json)
 
 
 def apply(
@@ -105,20 +113,68 @@ def apply(
         commit_every=commit_every,
         until_end=until_end,
         log_record=log_record_of(to),
+        tell=tell_replay,
     ) as reader:
         target.know(reader.lives)
         for change in reader:
             target.apply(change)
             count += 1
+        left = reader.not_shown
     undecoded = {name: dict(sorted(found.items())) for name, found in sorted(target.undecoded.items())}
     if as_json:
-        typer.echo(json.dumps({"changes": count, "undecoded": undecoded}))
+        more = {} if left is None else {"not_shown": _not_shown_json(left)}
+        typer.echo(json.dumps({"changes": count, "undecoded": undecoded, **more}))
         return
     typer.echo(f"{count} changes")
     for name, found in undecoded.items():
         for column, number in found.items():
             what = f"{name} {column or '(whole rows)'}: {number}"
             typer.echo(printable(f"not decoded, see table {UNDECODED} of {to}: {what}"))
+    _say_not_shown(left, as_json)
+
+
+def _say_not_shown(left: NotShown | None, as_json: bool) -> None:
+    """On standard error: what is on standard output are changes."""
+    if left is None:
+        return
+    if as_json:
+        typer.echo(json.dumps({"not_shown": _not_shown_json(left)}), err=True)
+        return
+    for line in not_shown_lines(left):
+        errors.print(line, markup=False)
+
+
+def not_shown_lines(left: NotShown) -> list[str]:
+    """What was not shown, why, and what to do."""
+    lines = []
+    if left.writes:
+        lines.append(f"not shown: {left.writes} writes whose last rows have not come yet")
+    if left.places:
+        where = ", ".join(f"offset {offset} of partition {number}" for number, offset in left.places)
+        lines.append(f"not shown: what the log has from {where} on, at most {left.records} records: {_why(left)}")
+    return [*lines, f"to see it, {HOW}"]
+
+
+def _why(left: NotShown) -> str:
+    if left.generation == NOT_ENTERED:
+        return "no generation is known yet"
+    this = f"the generation of {when(left.generation)}"
+    if left.is_closed:
+        return f"{this} is closed, and the next one is not known yet"
+    return f"it is of later generations, and {this} is not closed: more of its rows may come, which are first"
+
+
+def _not_shown_json(left: NotShown) -> dict[str, Any]:
+    places = [{"partition": number, "offset": offset} for number, offset in left.places]
+    return {
+        "generation": None if left.generation == NOT_ENTERED else left.generation,
+        "closed": left.is_closed,
+        "from": places,
+        "records_max": left.records,
+        "writes": left.writes,
+        "why": _why(left) if left.places else "",
+        "hint": HOW,
+    }
 
 
 def lines_of(change: CdcChange, form: Format, cluster: str) -> list[str]:

@@ -23,6 +23,7 @@ LOOK_S = 0.2
 FIRST_S = 2.0
 """A replay that is over sooner is not worth a word."""
 AGAIN_S = 5.0
+WHOLE = "from its beginning"
 
 log = get_logger(__name__)
 
@@ -31,7 +32,7 @@ log = get_logger(__name__)
 class Replay:
     """A replica on its way: at ``epoch``, before record ``position`` of ``end``; ``left_s`` more seconds at its pace.
 
-    ``took_s``: since the wait began.
+    ``took_s``: since the wait began. ``what``: completes "reading the log".
     """
 
     log: str
@@ -40,6 +41,7 @@ class Replay:
     end: int
     took_s: float
     left_s: float
+    what: str = WHOLE
 
     @property
     def is_over(self) -> bool:
@@ -49,9 +51,9 @@ class Replay:
     def __str__(self) -> str:
         """One line for people."""
         if self.is_over:
-            return f"{self.log} read to its end: epoch {self.epoch}, {self.end} records in {self.took_s:.0f} s"
+            return f"{self.log} read {self.what}: epoch {self.epoch}, {self.end} records in {self.took_s:.0f} s"
         where = f"epoch {self.epoch}, record {self.position} of {self.end}"
-        return f"reading {self.log} from its beginning: {where}, about {self.left_s:.0f} s more"
+        return f"reading {self.log} {self.what}: {where}, about {self.left_s:.0f} s more"
 
 
 Tell = Callable[[Replay], None]
@@ -70,6 +72,32 @@ def say(replay: Replay) -> None:
     )
 
 
+class ReplayTeller:
+    """Tells how far a reading is, from record ``first`` to ``end``: when it lasts, and then from time to time.
+
+    It tells nothing of a reading that is soon over.
+    """
+
+    def __init__(
+        self, log_name: str, first: int, end: int, tell: Tell, clock: Callable[[], float], what: str = WHOLE
+    ) -> None:
+        self._log, self._first, self._end, self._what = log_name, first, end, what
+        self._tell, self._clock = tell, clock
+        self._started = clock()
+        self._tell_at = self._started + FIRST_S
+        self._has_told = False
+
+    def at(self, epoch: Epoch, position: int) -> None:
+        """Everything before ``position`` is read."""
+        now = self._clock()
+        if self._has_told if position >= self._end else now >= self._tell_at:
+            took = now - self._started
+            pace = (position - self._first) / took if took > 0 else 0.0
+            left = (self._end - position) / pace if pace > 0 else SILENCE_S
+            self._tell(Replay(self._log, epoch, position, self._end, took, left, self._what))
+            self._tell_at, self._has_told = now + AGAIN_S, True
+
+
 def catch_up(
     replica: LogReplica,
     *,
@@ -84,16 +112,9 @@ def catch_up(
     TopicMissing, ReplicaHalted, ReplicaStopped.
     """
     end = replica.end_offset(silence_s)
-    started = moved = clock()
-    first = position = replica.position
-    tell_at, has_told = started + FIRST_S, False
-
-    def replay(now: float) -> Replay:
-        took = now - started
-        pace = (position - first) / took if took > 0 else 0.0
-        left = (end - position) / pace if pace > 0 else silence_s
-        return Replay(replica.log.name, replica.state.epoch, position, end, took, left)
-
+    moved = clock()
+    position = replica.position
+    telling = ReplayTeller(replica.log.name, position, end, tell, clock)
     while position < end:
         look()
         _await(replica, end)
@@ -103,11 +124,7 @@ def catch_up(
         elif now - moved >= silence_s:
             what = f"nothing came for {silence_s:.0f} s at record {position} of {end}"
             raise LogUnavailable(f"{replica.log.name}: {what}", "is the broker up?")
-        if now >= tell_at and position < end:
-            tell(replay(now))
-            tell_at, has_told = now + AGAIN_S, True
-    if has_told:
-        tell(replay(clock()))
+        telling.at(replica.state.epoch, position)
     return replica.state
 
 

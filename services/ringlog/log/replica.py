@@ -70,7 +70,7 @@ class LogReplica:
     ``cluster_id``: the configured id, only compared. ``record``: what remembers the log over restarts, so that another
     one is noticed then, too: a file, or a ``Memory``. ``seen``: epochs that others remember, compared when folded.
     ``start``: a state of this very log, and the position behind it, from where it folds; without it, the beginning.
-    ``beginning``: finds such a start when the replica starts; ``began``: the state with which it then did.
+    ``beginning``: finds such a start when the replica starts; ``began``, ``began_at``: the one with which it then did.
     ``foreseen``: for an author of this process, who folds what it sends; ``recent``: the entries applied last.
     ``pace``: who waits for the log says so there, or waits a little longer where this replica is at ease.
     ``known_end``: where the log ended when it was last asked, and when that was (monotonic seconds); None before.
@@ -101,8 +101,7 @@ class LogReplica:
         self._founder: Founder | None = None
         self._newest: LogRecord | None = None
         self._arrived: LogRecord | None = None
-        self._is_contradicted = self._note_failed = False
-        self._noted = -1
+        self._noted, self._is_contradicted, self._note_failed = -1, False, False
         self._noting = threading.Lock()
         self._halted: Halt | None = None
         self._alarm = Seldom(log)
@@ -147,7 +146,8 @@ class LogReplica:
         return self
 
     def _begin_with(self, start: Start) -> None:
-        self.began, self._state, self._position = start.state, start.state, start.position
+        self.began, self.began_at = start.state, start.position
+        self._state, self._position = start.state, start.position
 
     def _remembered(self, cluster_id: str) -> tuple[Seen, ...]:
         """What is to be compared of a cluster. Raises LogDamaged."""

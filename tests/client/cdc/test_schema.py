@@ -21,6 +21,7 @@ from ringlog.log.errors import LogDamaged, LogError
 from ringlog.log.folding import Start
 from ringlog.log.identity import CarriedRecord, Seen, record_of, record_to_json
 from ringlog.log.port import MetadataLog
+from ringlog.log.replay import Replay
 from ringlog.wire.records import StoredSnapshot
 from tests.fuzz.world import SEED, next_steps, node
 from tests.kernel.entries import TABLE
@@ -115,6 +116,29 @@ def test_the_past_is_folded_once_and_where_a_row_is_of_it() -> None:
         begun.clear()
         follower.close()
         cluster.log.delete_before(cluster.taken[0].position - 1)
+
+
+def test_a_long_look_back_says_how_far_it_is() -> None:
+    cluster, made = with_an_altered_table()
+    let_go(cluster)
+    told, now = list[Replay](), [0.0]
+
+    def hours() -> float:
+        now[0] += 3
+        return now[0]
+
+    looks = Looks(cluster, [])
+    follower = SchemaFollower(
+        "", "c", metadata=cluster.log, beginning=cluster.beginning(), past=looks, tell=told.append, clock=hours
+    ).start()
+    told.clear()
+    assert follower.at("ks.t", made) is not None
+    follower.close()
+    assert len(told) > 3
+    assert [one.position for one in told] == sorted(one.position for one in told)
+    assert told[0].position < told[0].end == told[-1].position == cluster.taken[-1].position
+    assert told[-1].epoch == cluster.taken[-1].state.epoch
+    assert "newest snapshot" in str(told[0])
 
 
 def with_an_altered_table() -> tuple[Cluster, int]:

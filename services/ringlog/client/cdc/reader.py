@@ -25,13 +25,14 @@ from typing import Literal
 from ringlog.client.cdc.errors import BadProgress, BadStart, RowsLost, UnknownTable, UnreadableRecord
 from ringlog.client.cdc.lives import Lives
 from ringlog.client.cdc.progress import ConsumerProgress, PartitionProgress, begin_at
-from ringlog.client.cdc.reading import CdcReading, RowVerdict
+from ringlog.client.cdc.reading import CdcReading, NotShown, RowVerdict
 from ringlog.client.cdc.rows import CdcChange, TableTypes, change_of, decided_by
 from ringlog.client.cdc.schema import SchemaFollower
 from ringlog.client.cdc.stores import FileProgress, MemoryProgress, ProgressStore, log_record_of
 from ringlog.client.cdc.topics import CdcRecord, Topics
 from ringlog.kernel.changes import TableChange
 from ringlog.kernel.values import Micros
+from ringlog.log.replay import Tell, say
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import CdcRow, decode_cdc_row
 
@@ -52,7 +53,8 @@ class CdcReader:
     ``tables``: names ``keyspace.table``, none: all. ``start``, of a reader without progress: ``earliest``, ``now``, or
     a time (microseconds since 1970, ISO 8601, datetime): writes with an earlier timestamp are left out. ``progress``:
     a file, a store, None: nothing is resumed. ``lost``: what to do about rows that are no longer kept: raise, or
-    ``skip`` them and count in ``lost_rows``. ``until_end``: stop at the end that the topic had at the start.
+    ``skip`` them and count in ``lost_rows``. ``until_end``: stop at the end that the topic had at the start; what the
+    reader may not deliver before then is in ``not_shown``.
     ``share``: (i, n): the i-th of n parts of the partitions.
 
     Values are typed by the table that had the name when the write was decided, with its columns of then, which the
@@ -60,7 +62,7 @@ class CdcReader:
     from before what that keeps. ``Change.table_id`` tells a table from another one that was made under its name.
 
     ``log_record``: the file that remembers what was seen of the metadata log, so that another history of it is noticed;
-    beside a file of progress by itself.
+    beside a file of progress by itself. ``tell``: hears how far a long reading of that log is.
 
     Raises, at once or in the loop: CdcReadError (see ``errors``), LogUnavailable, TopicMissing, other LogErrors.
     """
@@ -78,6 +80,7 @@ class CdcReader:
         until_end: bool = False,
         share: tuple[int, int] = WHOLE,
         log_record: Path | None = None,
+        tell: Tell = say,
     ) -> None:
         self.lost_rows = 0
         self._cluster = cluster
@@ -93,7 +96,7 @@ class CdcReader:
         try:
             if log_record is None and isinstance(progress, str | Path):
                 log_record = log_record_of(Path(progress))
-            self._schema = SchemaFollower(bootstrap_servers, cluster, log_record)
+            self._schema = SchemaFollower(bootstrap_servers, cluster, log_record, tell=tell)
             self._topics = Topics(bootstrap_servers, cluster)
             try:
                 self._schema.start()
@@ -168,6 +171,11 @@ class CdcReader:
     def counts(self) -> Mapping[str, int]:
         """What became of the rows read by this reader, by verdict; see ``reading``."""
         return {verdict.value: count for verdict, count in self._reading.counts.items()}
+
+    @property
+    def not_shown(self) -> NotShown | None:
+        """What lies before the end at which this stops, and may not be delivered yet; None: nothing, or no end."""
+        return None if self._ends is None else self._reading.not_shown(self._ends)
 
     @property
     def lag(self) -> Mapping[int, int]:

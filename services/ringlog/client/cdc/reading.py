@@ -27,6 +27,7 @@ Source: section "Consumers" of the guide; the close replaces ScyllaDB's confiden
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import Enum
 from hashlib import blake2b
 from typing import Generic, Protocol, TypeVar
@@ -73,6 +74,23 @@ class RowSeen(Protocol):
 
 
 R = TypeVar("R", bound=RowSeen)
+
+
+@dataclass(frozen=True, slots=True)
+class NotShown:
+    """What a reader that stopped at an end did not deliver of what lies before it.
+
+    ``generation``: the one that it reads, which it cannot leave; -1: none is known. ``is_closed``: that one is, and the
+    next one is not known yet. ``places``: partition, and the offset of its first row that is of a later one or may be;
+    ``records``: from there on, of all partitions; repetitions, and rows of tables that nobody asked for, count.
+    ``writes``: of which some rows have come, and the last one has not.
+    """
+
+    generation: Micros
+    is_closed: bool
+    places: tuple[tuple[int, int], ...]
+    records: int
+    writes: int
 
 
 class RowVerdict(Enum):
@@ -179,6 +197,20 @@ class CdcReading(Generic[R]):
         part = self._parts[partition]
         if not part.done:
             part.read = max(part.read, offset)
+
+    def not_shown(self, ends: Mapping[int, int]) -> NotShown | None:
+        """``ends``: partition to where the topic ended; None if everything before that was delivered."""
+        places = []
+        for number, part in self._parts.items():
+            first = part.ahead if part.ahead is not None else part.read if part.done else None
+            if first is not None and first < ends.get(number, 0):
+                places.append((number, first))
+        writes = sum(len(part.pending) for part in self._parts.values())
+        if not places and not writes:
+            return None
+        is_closed = bool(self._parts) and all(part.end is not None for part in self._parts.values())
+        records = sum(ends[number] - first for number, first in places)
+        return NotShown(self.generation, is_closed, tuple(places), records, writes)
 
     def take(self, partition: int, offset: int, row: R) -> tuple[RowVerdict, tuple[R, ...]]:
         """The record at ``offset``, in ascending order; with ``DELIVERED`` the rows of the write, by number."""

@@ -11,6 +11,8 @@ snapshot where that entry was let go.
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 from ringlog.client.cdc.errors import TablesForgotten
@@ -27,9 +29,11 @@ from ringlog.log.identity import Memory
 from ringlog.log.opening import beginning_of
 from ringlog.log.port import MetadataLog
 from ringlog.log.reading import read_to_end
+from ringlog.log.replay import Tell, ReplayTeller, say
 from ringlog.runtime.logs import get_logger
 
 ANSWER_S = 30.0
+PAST = "for rows from before its newest snapshot"
 
 log = get_logger(__name__)
 
@@ -38,7 +42,7 @@ class SchemaFollower:
     """Follows one cluster's metadata log. For one thread; ``start`` it and ``close`` it.
 
     ``record``, ``metadata``, ``beginning``: see ``MetadataWatch``. ``past``: finds where the past begins that is looked
-    into when need be; on Kafka, as early as the log allows.
+    into when need be; on Kafka, as early as the log allows. ``tell``: hears how far a long reading is.
     """
 
     def __init__(
@@ -49,12 +53,16 @@ class SchemaFollower:
         metadata: MetadataLog | None = None,
         beginning: Beginning | None = None,
         past: Beginning | None = None,
+        tell: Tell = say,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.lives = Lives()
         if past is None and metadata is None:
             past = beginning_of(bootstrap_servers, cluster, oldest=True)
-        self._past = past
-        self._watch = MetadataWatch(bootstrap_servers, cluster, record=record, metadata=metadata, beginning=beginning)
+        self._past, self._tell, self._clock = past, tell, clock
+        self._watch = MetadataWatch(
+            bootstrap_servers, cluster, record=record, metadata=metadata, beginning=beginning, tell=tell
+        )
         self._watch.subscribe(self._note)
 
     def start(self) -> SchemaFollower:
@@ -103,11 +111,13 @@ class SchemaFollower:
         found, state = Lives(), start.state
         found.begin(state)
         log.info("looks_back", log=metadata.name, from_epoch=state.epoch, to_epoch=end.epoch)
+        telling = ReplayTeller(metadata.name, start.position, self._watch.replica.began_at, self._tell, self._clock, PAST)
         tail = metadata.tail(start.position)
         try:
             for made in follow(read_to_end(metadata, tail), state):
                 found.note(made.before, made.after)
                 state = made.after
+                telling.at(state.epoch, made.offset + 1)
                 if state.epoch == end.epoch:
                     break
         finally:
