@@ -29,7 +29,7 @@ from ringlog.log.identity import Memory
 from ringlog.log.opening import beginning_of
 from ringlog.log.port import MetadataLog
 from ringlog.log.reading import read_to_end
-from ringlog.log.replay import Tell, ReplayTeller, say
+from ringlog.log.replay import ReplayTeller, Tell, say
 from ringlog.runtime.logs import get_logger
 
 ANSWER_S = 30.0
@@ -111,13 +111,14 @@ class SchemaFollower:
         found, state = Lives(), start.state
         found.begin(state)
         log.info("looks_back", log=metadata.name, from_epoch=state.epoch, to_epoch=end.epoch)
-        telling = ReplayTeller(metadata.name, start.position, self._watch.replica.began_at, self._tell, self._clock, PAST)
+        upto = self._watch.replica.began_at
+        teller = ReplayTeller(metadata.name, start.position, upto, self._tell, self._clock, PAST)
         tail = metadata.tail(start.position)
         try:
             for made in follow(read_to_end(metadata, tail), state):
                 found.note(made.before, made.after)
                 state = made.after
-                telling.at(state.epoch, made.offset + 1)
+                teller.at(state.epoch, made.offset + 1)
                 if state.epoch == end.epoch:
                     break
         finally:
