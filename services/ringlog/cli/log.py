@@ -182,7 +182,7 @@ def _print(line: FoldedRecord) -> None:
     command = entry_json(line.before, item)
     fields = ", ".join(f"{k}={_short(v)}" for k, v in command.items() if k != "command")
     why = f"  {outcome.code}: {outcome.detail}" if outcome.code else ""
-    shown.append(printable(f"{time_of_day(item.at)} {item.submitter:<14} "))
+    shown.append(printable(f"{time_of_day(item.at)} {item.submitter:<20} "))
     shown.append(printable(item.kind), "bold")
     out.print(shown.append(printable(f" {fields}{why}")))
 

@@ -12,7 +12,7 @@ from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from ringlog.stack.commands import Stack, record
 from ringlog.stack.errors import StackError
@@ -60,12 +60,15 @@ def up(
 
 
 def _show_info(info: StackInfo, seconds: float) -> None:
-    grid = Table.grid(padding=(0, 2))
-    grid.add_row("kafka", info.bootstrap_servers, f"process {info.broker_pid}")
-    grid.add_row("redis", info.redis_url, f"process {info.redis_pid}")
-    grid.add_row("data", info.data_dir, f"supervisor {info.supervisor_pid}")
     _out.print(f"[green]up[/green] in {seconds:.1f} s")
-    _out.print(grid)
+    rows = (
+        ("kafka", info.bootstrap_servers, f"process {info.broker_pid}"),
+        ("redis", info.redis_url, f"process {info.redis_pid}"),
+        ("data", info.data_dir, f"supervisor {info.supervisor_pid}"),
+    )
+    width = max(len(place) for _, place, _ in rows)
+    for name, place, process in rows:  # no table: it would cut a place off that is to be copied
+        _out.print(f"{name:<5}  {place:<{width}}  {process}", markup=False)
 
 
 @app.command()
@@ -86,7 +89,7 @@ def _show_status(found: StackStatus) -> None:
     if found.broker is None or found.redis is None:
         _out.print(f"no stack in {found.data_dir}. Run: ringlog stack up", markup=False)
         return
-    table = Table("part", "state", "address", "process")
+    table = Table("part", "state", Column("address", overflow="fold"), "process")
     supervisor = f"{found.supervisor_pid}" if found.supervisor_pid else "-"
     table.add_row("supervisor", "[green]running[/green]" if found.supervisor_pid else "[red]down[/red]", "", supervisor)
     for child in (found.broker, found.redis):
