@@ -260,7 +260,7 @@ def explain(gate: Gate, witnesses: Iterable[Witness], nodes: Mapping[NodeId, Nod
     if len(by_members) > _NEEDS_TOLD_MAX:
         reasons.append(f"and {len(by_members) - _NEEDS_TOLD_MAX} more groups")
     awaited = names(missing(gate, witnesses))
-    return f"witnesses: epoch {gate.epoch} ({gate.stage}) waits for {awaited}: {'; '.join(reasons)}"
+    return f"witnesses: epoch {gate.epoch} ({gate.stage}) waits for {awaited} to acknowledge: {'; '.join(reasons)}"
 
 
 def needs_of(
