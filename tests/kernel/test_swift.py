@@ -10,7 +10,7 @@ import pytest
 from ringlog.kernel.encoding import encode
 from ringlog.kernel.memory import History
 from ringlog.kernel.outcome import Entry
-from ringlog.kernel.state import EMPTY_STATE, ClusterState
+from ringlog.kernel.state import EMPTY_STATE, ClusterState, advance
 from ringlog.kernel.swift import maker_of, replaced
 from tests.kernel.entries import Noop, applied, entry, founded
 
@@ -45,3 +45,12 @@ def test_fields_are_replaced_as_python_replaces_them() -> None:
         replaced(made, epoch=1)  # type: ignore[call-arg]
     with pytest.raises(FrozenInstanceError):
         replaced(made, at=7).at = 8  # type: ignore[misc]
+
+
+def test_a_next_state_is_stamped_where_a_part_is_another_object() -> None:
+    same, other = STATE.nodes, STATE.settings.set("history_entries", 7)
+    after = advance(STATE, 9, nodes=same, settings=other, name="x")
+    assert after == replace(STATE, settings=other, name="x", changed=STATE.changed.set("settings", 9))
+    assert advance(STATE, 9) == STATE
+    with pytest.raises(TypeError, match=r"ClusterState has no fields \['node'\]"):
+        advance(STATE, 9, node=same)

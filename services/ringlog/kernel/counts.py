@@ -12,8 +12,8 @@ operation must never be refused for what happened long before it.
 
 from __future__ import annotations
 
-from operator import attrgetter
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
 from ringlog.kernel.declared import declared
 from ringlog.kernel.outcome import Rejected
@@ -32,14 +32,29 @@ COUNTS_MAX: Final[dict[str, tuple[int, str]]] = {
 """Part of the state -> most entries, and what they are."""
 
 
-_counted: Final = attrgetter(*COUNTS_MAX)
+def _beyond() -> Callable[[ClusterState, ClusterState], str]:
+    """Of two states: the first part that is another one in the second, and has more than there may be; empty if none.
+
+    A function that is written out: it looks at each part, for each command.
+    """
+    lines = ["def beyond(before, after):"]
+    for part in COUNTS_MAX:
+        most = f"max(_most[{part!r}][0], len(before.{part}))"
+        lines.append(f"    if after.{part} is not before.{part} and len(after.{part}) > {most}:")
+        lines.append(f"        return {part!r}")
+    scope: dict[str, Any] = {"_most": COUNTS_MAX}
+    exec("\n".join([*lines, "    return ''"]), scope)
+    beyond: Callable[[ClusterState, ClusterState], str] = scope["beyond"]
+    return beyond
+
+
+_beyond_of: Final = _beyond()
 
 
 def too_many(before: ClusterState, after: ClusterState) -> Rejected | None:
     """Of what the command adds, and there are as many as there may be; None if nothing. Costs a look at each part."""
-    for part, was, now in zip(COUNTS_MAX, _counted(before), _counted(after), strict=True):
-        if now is not was:
-            most, what = COUNTS_MAX[part]
-            if len(now) > max(most, len(was)):
-                return Rejected("too_many", f"{part}: there are {len(was)} {what}, and {most} at most")
-    return None
+    part = _beyond_of(before, after)
+    if not part:
+        return None
+    most, what = COUNTS_MAX[part]
+    return Rejected("too_many", f"{part}: there are {len(getattr(before, part))} {what}, and {most} at most")

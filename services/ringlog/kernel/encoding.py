@@ -60,9 +60,14 @@ def encode(value: object) -> bytes:
 def command_digest(kind: str, version: int, payload: bytes) -> str:
     """What tells two commands apart under one request id: hex SHA-256 of ``encode((kind, version, payload))``."""
     # Written out: every reader makes one for each entry, and walking the tuple would cost more than all the rest.
-    name, number = kind.encode("utf-8", "surrogatepass"), b"%d" % version
-    body = b"S%d:%bI%d:%bB%d:%b" % (len(name), name, len(number), number, len(payload), payload)
-    return sha256_of(b"L%d:%b" % (len(body), body))
+    head = _kind_and_version(kind, version)
+    tail = b"B%d:%b" % (len(payload), payload)
+    return sha256_of(b"L%d:%b%b" % (len(head) + len(tail), head, tail))
+
+
+@lru_cache(maxsize=256)
+def _kind_and_version(kind: str, version: int) -> bytes:
+    return encode(kind) + encode(version)
 
 
 def sha256_of(data: bytes) -> str:

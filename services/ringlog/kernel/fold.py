@@ -59,6 +59,7 @@ ID_STEP_MAX_MS = 2**42
 Every state id lies above its predecessor: one near the greatest of all would be the last.
 """
 
+_APPLIED: Final = OutcomeKind.APPLIED
 _new_context: Final = maker_of(EntryContext)
 _new_outcome: Final = maker_of(Outcome)
 _new_applied: Final = maker_of(Applied)
@@ -105,13 +106,12 @@ def _on_the_chain(state: ClusterState, entry: Entry) -> Folded:
     if (broken := _broken_identity(state, entry)) is not None:
         return _unchanged(state, OutcomeKind.REFUSED, broken.code, broken.detail)
     context = _new_context(state.epoch + 1, entry.state_id, max(state.time, entry.at))
-    match decide(state, command, context):
-        case Accepted(decided):
-            after = _applied(state, decided, entry, context)
-            return _new_folded(after, _new_outcome(OutcomeKind.APPLIED, context.epoch, "", ""))
-        case Rejected(code, detail):
-            kind = OutcomeKind.HALT if code == DEFECT else OutcomeKind.REFUSED
-            return _unchanged(state, kind, code, detail)
+    decision = decide(state, command, context)
+    if isinstance(decision, Accepted):
+        after = _applied(state, decision.state, entry, context)
+        return _new_folded(after, _new_outcome(_APPLIED, context.epoch, "", ""))
+    kind = OutcomeKind.HALT if decision.code == DEFECT else OutcomeKind.REFUSED
+    return _unchanged(state, kind, decision.code, decision.detail)
 
 
 def _broken_identity(state: ClusterState, entry: Entry) -> Rejected | None:

@@ -29,7 +29,7 @@ from ringlog.kernel.modes import Recovery as Recovery
 from ringlog.kernel.modes import ServiceGoal as ServiceGoal
 from ringlog.kernel.modes import ServiceMember as ServiceMember
 from ringlog.kernel.modes import Term as Term
-from ringlog.kernel.swift import replacer_of
+from ringlog.kernel.swift import stamper_of
 from ringlog.kernel.tables import AGGREGATES, FUNCTIONS, INDEXES, VIEWS, Aggregate, Function, TableIndex, View
 from ringlog.kernel.tables import Keyspace as Keyspace
 from ringlog.kernel.tables import PastLeeway as PastLeeway
@@ -471,9 +471,5 @@ def advance(state: ClusterState, epoch: Epoch, **parts: Any) -> ClusterState:
 
     Those that are not the same object any more get ``epoch`` as last modified.
     """
-    changed = state.changed
-    for name, value in parts.items():
-        if name in _STAMPED and value is not getattr(state, name):
-            changed = changed.set(name, epoch)
-    after: ClusterState = replacer_of(ClusterState, ("changed", *parts))(state, changed, *parts.values())
+    after: ClusterState = stamper_of(ClusterState, tuple(parts), _STAMPED, "changed")(state, epoch, *parts.values())
     return after

@@ -15,7 +15,7 @@ from dataclasses import fields
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
-__all__ = ["is_plain", "maker_of", "replaced", "replacer_of"]
+__all__ = ["is_plain", "maker_of", "replaced", "replacer_of", "stamper_of"]
 
 T = TypeVar("T")
 
@@ -29,17 +29,34 @@ def maker_of(frozen: type[T]) -> Callable[..., T]:
 @cache
 def replacer_of(frozen: type[T], given: tuple[str, ...]) -> Callable[..., T]:
     """A function of a value and of the fields ``given``, in that order: the value with these."""
-    names = _names(frozen)
-    if unknown := set(given).difference(names):
-        raise TypeError(f"{frozen.__name__} has no fields {sorted(unknown)}")
+    names = _names(frozen, given)
     parts = ((name, name if name in given else f"_old.{name}") for name in names)
     return _written(frozen, ("_old", *given), parts)
 
 
-def _names(frozen: type[Any]) -> tuple[str, ...]:
+@cache
+def stamper_of(frozen: type[T], given: tuple[str, ...], stamped: frozenset[str], stamps: str) -> Callable[..., T]:
+    """As ``replacer_of``, of a value, of a stamp and of the fields ``given``.
+
+    Those of them that are ``stamped``, and not the same objects any more, get the stamp in the map ``stamps``.
+    """
+    lines = [f"_stamps = _old.{stamps}"]
+    for name in given:
+        if name in stamped:
+            lines += [f"if {name} is not _old.{name}:", f"    _stamps = _stamps.set({name!r}, _stamp)"]
+    fresh = {stamps: "_stamps"} | {name: name for name in given}
+    parts = ((name, fresh.get(name, f"_old.{name}")) for name in _names(frozen, given))
+    return _written(frozen, ("_old", "_stamp", *given), parts, lines)
+
+
+def _names(frozen: type[Any], given: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """The fields, which have those that are ``given``."""
     assert not hasattr(frozen, "__post_init__"), "a value that checks itself is made by its class"
     assert all(_is_bare(base) for base in frozen.__bases__), "an open class has no slots but the fields"
-    return tuple(field.name for field in fields(frozen))
+    names = tuple(field.name for field in fields(frozen))
+    if unknown := set(given).difference(names):
+        raise TypeError(f"{frozen.__name__} has no fields {sorted(unknown)}")
+    return names
 
 
 def _is_bare(base: type[Any]) -> bool:
@@ -54,11 +71,16 @@ def is_plain(frozen: type[Any]) -> bool:
     )
 
 
-def _written(frozen: type[T], parameters: Iterable[str], parts: Iterable[tuple[str, str]]) -> Callable[..., T]:
-    """A function of ``parameters`` that makes a ``frozen`` of ``parts``: a field, and what it is to be."""
+def _written(
+    frozen: type[T], parameters: Iterable[str], parts: Iterable[tuple[str, str]], before: Iterable[str] = ()
+) -> Callable[..., T]:
+    """A function of ``parameters`` that makes a ``frozen`` of ``parts``: a field, and what it is to be.
+
+    ``before``: lines that come first.
+    """
     inside = {"__slots__": _names(frozen), "__setattr__": object.__setattr__}
     open_class = type(f"Open{frozen.__name__}", frozen.__bases__, inside)
-    lines = [f"def make({', '.join(parameters)}):", "    _made = _new(_open)"]
+    lines = [f"def make({', '.join(parameters)}):", *(f"    {line}" for line in before), "    _made = _new(_open)"]
     lines += [f"    _made.{name} = {value}" for name, value in parts]
     lines += ["    _made.__class__ = _frozen", "    return _made"]
     scope: dict[str, Any] = {"_new": object.__new__, "_open": open_class, "_frozen": frozen}

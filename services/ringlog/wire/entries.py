@@ -18,7 +18,7 @@ from ringlog.wire.codec import layout
 from ringlog.wire.commands import decode_command, encode_command, known_command
 from ringlog.wire.errors import WireError
 from ringlog.wire.mapping import id_bytes, known_bytes, known_text, met_text, uuid_text
-from ringlog.wire.reading import number_at
+from ringlog.wire.reading import number_at, size_at, text_at
 from ringlog.wire.single_object import HEADER_BYTES, header, split
 from ringlog.wire.writing import integer, number, sized, text
 from ringlog_schemas import current
@@ -99,21 +99,19 @@ def _read(data: bytes) -> Entry | None:
         if data[:HEADER_BYTES] != _HEADER:
             return None
         cluster_id, state_id = known_text(data[10:26]), known_text(data[26:42])
-        previous, at = (known_text(data[43:59]), 59) if data[42] else (None, 43)
+        previous, at = (known_text(data[43:59]), 75) if data[42] else (None, 59)
         if data[42] not in (0, 2):
             return None
-        request_id = met_text(data[at : at + 16])
-        since_epoch, at = number_at(data, at + 16)
-        size, at = number_at(data, at)
-        submitter = data[at : at + size].decode("utf-8")
-        when, at = number_at(data, at + size)
-        length, at = number_at(data, at)
-        kind = data[at : at + length].decode("utf-8")
-        version, at = number_at(data, at + length)
-        rest, at = number_at(data, at)
+        request_id = met_text(data[at - 16 : at])
+        since_epoch, at = number_at(data, at)
+        submitter, at = text_at(data, at)
+        when, at = number_at(data, at)
+        kind, at = text_at(data, at)
+        version, at = number_at(data, at)
+        rest, at = size_at(data, at)
     except (IndexError, ValueError):
         return None
-    if min(size, length, rest) < 0 or at + rest != len(data) or not -(2**31) <= version < 2**31:
+    if at + rest != len(data) or not -(2**31) <= version < 2**31:
         return None
     payload = data[at:]
     digest, command = known_command(kind, version, payload)

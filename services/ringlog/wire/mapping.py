@@ -111,7 +111,9 @@ class Mapper(Generic[T]):
         attributes = dict(zip(names, in_class, strict=True))
         picked = _picked(attrgetter, tuple(attributes[name] for name in on_wire))
         self._made = _maker(cls, names, back)
-        self._read = reading.record([ways[name].read for name in on_wire], _by_place(cls, names, tuple(on_wire)))
+        given = tuple(on_wire)
+        made = maker_of(cls) if is_plain(cls) else cls
+        self._read = reading.record([ways[name].read for name in given], made, [given.index(name) for name in names])
         self._write = writing.record([ways[name].write for name in on_wire], picked)
 
     def write(self, value: T) -> bytes:
@@ -141,15 +143,6 @@ class Mapper(Generic[T]):
     def read(self, body: bytes) -> T | None:
         """The value of a body in its canonical encoding, as by way of its dictionary; None of any other bytes."""
         return reading.whole(self._read, body)
-
-
-def _by_place(cls: type[T], names: tuple[str, ...], given: tuple[str, ...]) -> Callable[..., T]:
-    """``cls`` as a function of its fields in the order ``given``."""
-    made = maker_of(cls) if is_plain(cls) else cls
-    if names == given:
-        return made
-    in_order = _picked(itemgetter, tuple(given.index(name) for name in names))
-    return lambda *values: made(*in_order(values))
 
 
 def _maker(cls: type[T], names: tuple[str, ...], back: tuple[tuple[int, Convert], ...]) -> Callable[[Any], T]:

@@ -13,7 +13,7 @@ behind the last step with the length. Numbers are bounded before they count anyt
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 Read = Callable[[bytes, int], tuple[Any, int]]
 """From the position of a value to the value and the position behind it; raises ``IndexError`` or ``ValueError`` if it
@@ -94,9 +94,19 @@ SCALARS: Mapping[str, Read] = {
 }
 
 
+_EMPTY: Final[dict[Read, str]] = {}
+"""What readers make of a zero, which is what most of a command's fields are: nothing is given, no item is there."""
+_FIXED: Final[dict[Read, tuple[int, Callable[[bytes], Any]]]] = {}
+
+
 def fixed(size: int, made: Callable[[bytes], Any]) -> Read:
     """Bytes of one size, as ``made`` has them."""
-    return lambda body, at: (made(body[at : at + size]), at + size)
+
+    def read(body: bytes, at: int) -> tuple[Any, int]:
+        return made(body[at : at + size]), at + size
+
+    _FIXED[read] = size, made
+    return read
 
 
 def choice(symbols: Sequence[str]) -> Read:
@@ -122,6 +132,7 @@ def optional(read: Read) -> Read:
             raise ValueError("no such branch")
         return read(body, at + 1)
 
+    _EMPTY[either] = "None"
     return either
 
 
@@ -142,16 +153,43 @@ def array(read: Read) -> Read:
             raise ValueError("more than one block")
         return tuple(found), at + 1
 
+    _EMPTY[items] = "()"
     return items
 
 
-def record(fields: Sequence[Read], made: Callable[..., Any]) -> Read:
-    """What is ``made`` of the fields, one behind the other: a function that is written once for their number."""
-    names = [f"_{place}" for place in range(len(fields))]
-    lines = ["def read(body, at):", *(f"    {name}, at = read{name}(body, at)" for name in names)]
+def record(fields: Sequence[Read], made: Callable[..., Any], order: Sequence[int] = ()) -> Read:
+    """What is ``made`` of the fields, one behind the other: a function that is written once for them.
+
+    ``order``: which of them, by place, ``made`` takes first, if not in their own order. Short encodings of what is most
+    frequent are read on the spot: a call costs more than they do.
+    """
+    scope: dict[str, Any] = {"made": made}
+    lines = ["def read(body, at):"]
+    for place, field in enumerate(fields):
+        scope[f"read_{place}"] = field
+        lines += [line.replace("#", f"_{place}") for line in _lines(field, f"made_{place}", scope)]
+    names = [f"_{place}" for place in order or range(len(fields))]
     lines.append(f"    return made({', '.join(names)}), at")
-    scope: dict[str, Any] = {f"read{name}": field for name, field in zip(names, fields, strict=True)}
-    scope["made"] = made
     exec("\n".join(lines), scope)
     read: Read = scope["read"]
     return read
+
+
+def _lines(field: Read, made: str, scope: dict[str, Any]) -> list[str]:
+    """The lines that read one field into ``#``."""
+    call = "#, at = read#(body, at)"
+    if field in _FIXED:
+        size, scope[made] = _FIXED[field]
+        return [f"    # = {made}(body[at : at + {size}])", f"    at += {size}"]
+    if field in _EMPTY:
+        return ["    if body[at] == 0:", f"        # = {_EMPTY[field]}; at += 1", "    else:", f"        {call}"]
+    if field is number_at:
+        short, then = "# < 0x80", "# = (# >> 1) ^ -(# & 1); at += 1"
+    elif field is text_at:
+        short, then = (
+            "# < 0x80 and not # & 1",
+            'size = #; at += 1; # = str(body[at : at + (size >> 1)], "utf-8"); at += size >> 1',
+        )
+    else:
+        return [f"    {call}"]
+    return ["    # = body[at]", f"    if {short}:", f"        {then}", "    else:", f"        {call}"]

@@ -265,7 +265,7 @@ def _watermark_went_back(writer: CdcWriter, command: AdvanceCdcWriter) -> Reject
 
 
 def _positions_went_back(writer: CdcWriter, positions: tuple[Position, ...]) -> Rejected | None:
-    claimed = {position.partition: position.offset for position in writer.positions}
+    claimed = {position.partition: position.offset for position in writer.positions} if positions else {}
     for position in positions:
         if position.offset < claimed.get(position.partition, 0):
             text = f"offset {position.offset} of partition {position.partition} is below {claimed[position.partition]}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from ringlog.kernel.commands.features import missing_feature
 from ringlog.kernel.commands.rules import NAME_RULE, UUID_RULE, Check, broken_field, reason_rule, registered
@@ -136,7 +136,10 @@ def decide_update_node(state: ClusterState, command: UpdateNode, context: EntryC
 
     An address is taken as for RegisterNode. Of the features that are enabled a node keeps those that it has.
     """
-    given = {name: said for name, said in zip(UPDATED, _given(command), strict=True) if said is not None}
+    given: dict[str, Any] = {}
+    for name, said in zip(UPDATED, _given(command), strict=True):
+        if said is not None:
+            given[name] = said
     if not given:
         return Rejected("bad_field", f"node: nothing is to change; give one of {', '.join(UPDATED)}")
     node = registered(state, command.node)
@@ -145,11 +148,10 @@ def decide_update_node(state: ClusterState, command: UpdateNode, context: EntryC
     if command.features is not None:
         given["features"] = tuple(sorted(command.features))
     updated = replaced(node, **given)
-    broken = broken_field(
-        _address(updated.address),
-        _shards(updated.shards),
-        *_abilities(updated.release, updated.features, updated.capacity),
-    )
+    checks = _abilities(updated.release, updated.features, updated.capacity)
+    broken = broken_field(_shards(updated.shards), *checks)
+    if command.address is not None:  # the others have been checked as they were given
+        broken = broken_field(_address(command.address)) or broken
     if broken is not None:
         return broken
     if node.state == "left":
@@ -182,7 +184,7 @@ def _abilities(release: str, features: tuple[str, ...], capacity: int) -> tuple[
     return (
         (is_name(release), "release", NAME_RULE),
         (len(features) <= FEATURES_MAX, "features", _FEATURES_RULE),
-        (all(is_name(feature) for feature in features), "features", _FEATURE_RULE),
+        (all(map(is_name, features)), "features", _FEATURE_RULE),
         (len(set(features)) == len(features), "features", "must name each feature once"),
         (1 <= capacity <= CAPACITY_MAX, "capacity", _CAPACITY_RULE),
     )
