@@ -49,6 +49,9 @@ class Hearer:
     ) -> None:
         """The true log has one more record."""
 
+    def applied(self, before: ClusterState, after: ClusterState, item: Entry, offset: int) -> None:
+        """It was an entry, and was applied."""
+
     def folded(self, replica: FoldingReplica, before: ClusterState, after: ClusterState) -> None:
         """A replica has reached another state."""
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ringlog.kernel.commands.operations import AdvanceOperation
-from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, UnreadableEntry
+from ringlog.kernel.outcome import Entry
 from ringlog.kernel.state import ClusterState
 from ringlog.sim.hearer import Hearer
 from ringlog.sim.world import MS, SimHost, SimWorld, Work
@@ -77,12 +77,8 @@ class Moments(Hearer):
             if not armed.delay:
                 yield 1
 
-    def entry(
-        self, before: ClusterState, after: ClusterState, item: Entry | UnreadableEntry, outcome: Outcome, offset: int
-    ) -> None:
+    def applied(self, before: ClusterState, after: ClusterState, item: Entry, offset: int) -> None:
         """An applied entry is a moment by its kind; one that moves an operation on, by the stage as well."""
-        if not self._armed or outcome.kind is not OutcomeKind.APPLIED or not isinstance(item, Entry):
-            return
         stage = f"stage {item.command.to}" if isinstance(item.command, AdvanceOperation) else item.kind
         for armed in self._due(item.kind, stage):
             self._tell(armed)

@@ -117,7 +117,7 @@ class Simulation:
         self._folds: dict[tuple[int, bytes], tuple[ClusterState, tuple[Item, Folded]]] = {}
         self.lone = world.seed % LONE_EVERY == 0
         self.checks = [check(self) for check in checks]
-        self.on_entry = self._hearing("entry")
+        self.on_entry = self._hearing("entry", "applied")
         self.on_folded = self._hearing("folded")
         self.on_asked = self._hearing("asked")
         self.on_answered = self._hearing("answered")
@@ -151,9 +151,9 @@ class Simulation:
         self.on_let_go = self._hearing("let_go")
         self.moments = Moments(world, self.did, self.on_entry)
 
-    def _hearing(self, hook: str) -> list[Hearer]:
-        silent = getattr(Hearer, hook)
-        return [check for check in self.checks if getattr(type(check), hook) is not silent]
+    def _hearing(self, *hooks: str) -> list[Hearer]:
+        silent = [getattr(Hearer, hook) for hook in hooks]
+        return [check for check in self.checks if [getattr(type(check), hook) for hook in hooks] != silent]
 
     def close(self) -> None:
         """The end: nothing knows anything any more."""
@@ -253,6 +253,8 @@ class Simulation:
             self._note(item, made.outcome)
             for check in self.on_entry:
                 check.entry(before, after, item, made.outcome, made.offset)
+                if after is not before and isinstance(item, Entry):
+                    check.applied(before, after, item, made.offset)
         log.read = partition.visible
 
     def _note(self, item: Item, outcome: Outcome) -> None:

@@ -11,12 +11,9 @@ from ringlog.kernel.encoding import command_digest
 from ringlog.kernel.outcome import (
     Entry,
     EntryContext,
-    Outcome,
-    OutcomeKind,
     Rejected,
     Undecodable,
     UnknownCommand,
-    UnreadableEntry,
 )
 from ringlog.kernel.state import ClusterState
 from ringlog.protocol.submission import Asked
@@ -71,18 +68,15 @@ class Answers(Check):
             self._applied[entry.request_id] = (epoch, entry.digest)
         self._history_min = state.settings.get("history_entries", self._history_min)
 
-    def entry(
-        self, before: ClusterState, after: ClusterState, item: Entry | UnreadableEntry, outcome: Outcome, offset: int
-    ) -> None:
+    def applied(self, before: ClusterState, after: ClusterState, item: Entry, offset: int) -> None:
         """An entry whose request was answered as over must not be applied."""
-        if outcome.kind is OutcomeKind.APPLIED and isinstance(item, Entry):
-            self._applied[item.request_id] = (after.epoch, item.digest)
-            self._history_min = min(self._history_min, after.settings.get("history_entries", self._history_min))
-            told = self._ended.get((item.request_id, item.digest))
-            if told is not None:
-                self.sim.broken(
-                    "answers", f"request {item.request_id} made epoch {after.epoch} after it was answered {told}"
-                )
+        self._applied[item.request_id] = (after.epoch, item.digest)
+        self._history_min = min(self._history_min, after.settings.get("history_entries", self._history_min))
+        told = self._ended.get((item.request_id, item.digest))
+        if told is not None:
+            self.sim.broken(
+                "answers", f"request {item.request_id} made epoch {after.epoch} after it was answered {told}"
+            )
 
     def results(self, partition: Partition) -> None:
         """A published rejection is true of the state that it names, and never of what is applied."""

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 from ringlog.kernel.commands.tablets import MigrateTablets, TabletMigration
 from ringlog.kernel.operations.gates import parting
-from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, UnreadableEntry
+from ringlog.kernel.outcome import Entry
 from ringlog.kernel.settings import setting
 from ringlog.kernel.state import ClusterState, Node, in_order
 from ringlog.kernel.tablets.map import Tablet
@@ -148,17 +148,8 @@ class BalancerCheck(Check):
         super().__init__(sim)
         self._left: dict[tuple[str, int], dict[Place, frozenset[Place]]] = {}
 
-    def entry(
-        self,
-        before: ClusterState,
-        after: ClusterState,
-        item: Entry | UnreadableEntry,
-        outcome: Outcome,
-        offset: int,
-    ) -> None:
+    def applied(self, before: ClusterState, after: ClusterState, item: Entry, offset: int) -> None:
         """The true log has one more record."""
-        if not isinstance(item, Entry) or outcome.kind is not OutcomeKind.APPLIED:
-            return
         command = item.command
         if isinstance(command, MigrateTablets):
             self._begun(before, after, command)

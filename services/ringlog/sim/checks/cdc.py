@@ -435,9 +435,7 @@ class Cdc(Check):
         """A mutation of a closed generation is only then refused when it came after the closing was stored; or the
         generation was closed without a writer that had been fenced.
         """
-        mutation = self._mutations[place][1]
-        assert mutation is not None, "what nobody can decode is refused as that"
-        timestamp = mutation.timestamp
+        timestamp = self._mutations[place][1].timestamp  # type: ignore[union-attr]  # else it was refused before
         operating = max(g.timestamp for g in self.sim.log.state.generations if g.timestamp <= timestamp)
         if operating in self._without:
             return

@@ -14,7 +14,7 @@ from ringlog.client.merge import merged
 from ringlog.kernel.changes import table_change
 from ringlog.kernel.commands.schema import AlterTable
 from ringlog.kernel.commands.schema_batch import SchemaBatch
-from ringlog.kernel.outcome import Entry, Outcome, UnreadableEntry
+from ringlog.kernel.outcome import Entry
 from ringlog.kernel.state import ClusterState, Table
 from ringlog.kernel.values import Command
 from ringlog.sim.actors.producer import KEYSPACE, RESPELLED
@@ -40,12 +40,10 @@ class Columns(Check):
         self._numbers: dict[str, dict[str, int]] = {}
         self._count = 0
 
-    def entry(
-        self, before: ClusterState, after: ClusterState, item: Entry | UnreadableEntry, outcome: Outcome, offset: int
-    ) -> None:
+    def applied(self, before: ClusterState, after: ClusterState, item: Entry, offset: int) -> None:
         """Number the columns of a new version."""
         was, table = before.tables.get(NAME), after.tables.get(NAME)
-        if table is None or table is was or not isinstance(item, Entry):
+        if table is None or table is was:
             return
         known = {} if was is None or was.id != table.id else dict(self._numbers[was.version])
         for command in _commands(item):

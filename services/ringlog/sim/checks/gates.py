@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ringlog.kernel.commands.operations import AdvanceOperation, RetryOperation
-from ringlog.kernel.outcome import Entry, Outcome, UnreadableEntry
+from ringlog.kernel.outcome import Entry
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import StreamReport
 from ringlog.sim.broker import MUTATIONS
@@ -98,12 +98,8 @@ class Acknowledgements(Check):
 class Gates(Check):
     """When an operation leaves a gated stage, the truth meets the gate, and the witnesses that counted are true."""
 
-    def entry(
-        self, before: ClusterState, after: ClusterState, item: Entry | UnreadableEntry, outcome: Outcome, offset: int
-    ) -> None:
+    def applied(self, before: ClusterState, after: ClusterState, item: Entry, offset: int) -> None:
         """Look at applied steps of operations."""
-        if after is before or not isinstance(item, Entry):
-            return
         if isinstance(item.command, RetryOperation):
             self._left_out(after, item.command)
         if not isinstance(item.command, AdvanceOperation):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ringlog.kernel.changes import EpochChange
-from ringlog.kernel.outcome import Entry, Outcome, UnreadableEntry
+from ringlog.kernel.outcome import Entry
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Epoch
 from ringlog.log.folding import Start
@@ -24,12 +24,9 @@ class Beginnings(Check):
         self._behind: dict[int, Epoch] = {}
         self._begin = 0
 
-    def entry(
-        self, before: ClusterState, after: ClusterState, item: Entry | UnreadableEntry, outcome: Outcome, offset: int
-    ) -> None:
+    def applied(self, before: ClusterState, after: ClusterState, item: Entry, offset: int) -> None:
         """The true log has one more record."""
-        if after is not before:
-            self._behind[offset + 1] = after.epoch
+        self._behind[offset + 1] = after.epoch
 
     def begins(self, reader: str, start: Start) -> None:
         """A reader begins."""

@@ -15,7 +15,7 @@ from ringlog.kernel.commands.recovery import ForceState
 from ringlog.kernel.commands.service import AdvanceService
 from ringlog.kernel.operations.gates import parting
 from ringlog.kernel.operations.stages import REQUESTED, in_flight
-from ringlog.kernel.outcome import Entry, Outcome, UnreadableEntry
+from ringlog.kernel.outcome import Entry
 from ringlog.kernel.state import ClusterState, Node
 from ringlog.kernel.values import Epoch, NodeId
 from ringlog.sim.actors.kept_log import DISK, KeptLog
@@ -44,18 +44,13 @@ class Members(Check):
         self._said: dict[NodeId, Epoch] = {}
         self._offsets: dict[Epoch, int] = {}
 
-    def entry(
-        self, before: ClusterState, after: ClusterState, item: Entry | UnreadableEntry, outcome: Outcome, offset: int
-    ) -> None:
+    def applied(self, before: ClusterState, after: ClusterState, item: Entry, offset: int) -> None:
         """The true log has one more record."""
-        if after is before:
-            return
         self._offsets[after.epoch] = offset
         if after.recoveries and after.operations is not before.operations:
             self._held_by_recovery(before, after)
         if not after.service and not before.service:
             return
-        assert isinstance(item, Entry), "nothing else is applied"
         for operation in in_flight(after):
             if operation.stage != REQUESTED and parting(operation) in after.service:
                 self._broken(after, f"{operation.id} went on before its node has handed over")

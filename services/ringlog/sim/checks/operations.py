@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ringlog.kernel.commands.cdc import CommitCdcGeneration, PublishCdcGeneration
 from ringlog.kernel.commands.movements import Assassinate
 from ringlog.kernel.commands.operations import AdvanceOperation, CancelOperation, FailOperation
-from ringlog.kernel.outcome import Entry, Outcome, UnreadableEntry
+from ringlog.kernel.outcome import Entry
 from ringlog.kernel.state import ClusterState, Operation, Plan
 from ringlog.sim.checks.base import Check
 from ringlog.sim.checks.layout import holds
@@ -38,12 +38,8 @@ class Stages(Check):
             self._ends[generation.id] = frozenset(described.end for described in generation.ranges)
             self._published.add(generation.id)
 
-    def entry(
-        self, before: ClusterState, after: ClusterState, item: Entry | UnreadableEntry, outcome: Outcome, offset: int
-    ) -> None:
+    def applied(self, before: ClusterState, after: ClusterState, item: Entry, offset: int) -> None:
         """Every difference between two states must be that of one step."""
-        if after is before or not isinstance(item, Entry):
-            return
         record = movements(self.sim).upto(after.epoch)
         self._note(item, after)
         if after.operations is not before.operations:

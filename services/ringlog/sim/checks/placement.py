@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ringlog.kernel.outcome import Entry, Outcome, UnreadableEntry
+from ringlog.kernel.outcome import Entry
 from ringlog.kernel.state import ClusterState, Replica
 from ringlog.sim.checks.base import Check
 from ringlog.sim.checks.movements import Movements, SeenRange, movements
@@ -18,12 +18,8 @@ class Placements(Check):
         """The placements that the run begins with."""
         self._compare(state, movements(self.sim).upto(state.epoch))
 
-    def entry(
-        self, before: ClusterState, after: ClusterState, item: Entry | UnreadableEntry, outcome: Outcome, offset: int
-    ) -> None:
+    def applied(self, before: ClusterState, after: ClusterState, item: Entry, offset: int) -> None:
         """Compare whenever the placements, or what they should be, have changed."""
-        if after is before:
-            return
         record = movements(self.sim).upto(after.epoch)
         if after.placements is not before.placements or record.refreshed == after.epoch:
             self._compare(after, record)

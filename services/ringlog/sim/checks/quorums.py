@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from ringlog.kernel.outcome import Entry, Outcome, UnreadableEntry
+from ringlog.kernel.outcome import Entry
 from ringlog.kernel.state import ClusterState
 from ringlog.sim.checks.base import Check
 from ringlog.sim.checks.gates import Acknowledgements
@@ -62,13 +62,11 @@ class Quorums(Check):
         """The view with which the run begins; all nodes have got that far."""
         self._views = [self._view(state)]
 
-    def entry(
-        self, before: ClusterState, after: ClusterState, item: Entry | UnreadableEntry, outcome: Outcome, offset: int
-    ) -> None:
+    def applied(self, before: ClusterState, after: ClusterState, item: Entry, offset: int) -> None:
         """A new view appears: compare it with all that can still be used."""
         record = movements(self.sim).upto(after.epoch)
         same = after.placements is before.placements and record.refreshed != after.epoch
-        if after is before or same or record.forfeited:
+        if same or record.forfeited:
             return
         for view in self._views:
             if view.last is None:

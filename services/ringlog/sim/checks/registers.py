@@ -21,7 +21,7 @@ from ringlog.client.plans import Level
 from ringlog.client.results import AppliedResult, RejectedResult, Submitted
 from ringlog.kernel.commands.rebalances import ResetPartitions
 from ringlog.kernel.commands.tablets import AdvanceTablets
-from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, UnreadableEntry
+from ringlog.kernel.outcome import Entry
 from ringlog.kernel.state import ClusterState, RangeGroup
 from ringlog.kernel.tablets.groups import group_of, is_dead
 from ringlog.kernel.values import Epoch
@@ -187,15 +187,12 @@ class RegistersCheck(Check):
         if level is not Level.ONE:
             self._promise(key, timestamp or 0, epoch)
 
-    def entry(
-        self, before: ClusterState, after: ClusterState, item: Entry | UnreadableEntry, outcome: Outcome, offset: int
-    ) -> None:
+    def applied(self, before: ClusterState, after: ClusterState, item: Entry, offset: int) -> None:
         """Who may be read changes with placements and tablets, and with the reset of a partition what is promised."""
-        if outcome.kind is OutcomeKind.APPLIED and isinstance(item, Entry):
-            if isinstance(item.command, ResetPartitions):
-                self._is_reset(item.command, before, after)
-            elif isinstance(item.command, AdvanceTablets):
-                self._is_salvaged(item.command, before)
+        if isinstance(item.command, ResetPartitions):
+            self._is_reset(item.command, before, after)
+        elif isinstance(item.command, AdvanceTablets):
+            self._is_salvaged(item.command, before)
         for salvage in self._salvages.values() if before.nodes is not after.nodes else ():
             before_, salvage.alive = salvage.alive, {n for n in salvage.alive if not is_dead(after.nodes[n])}
             stuck = 2 * len(salvage.alive) <= len(salvage.group) < 2 * len(before_) and not salvage.is_admitted

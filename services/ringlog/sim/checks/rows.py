@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from ringlog.kernel.outcome import Entry, Outcome, UnreadableEntry
+from ringlog.kernel.outcome import Entry
 from ringlog.kernel.ring.murmur3 import token_of
 from ringlog.kernel.state import EMPTY_STATE, ClusterState, Placement, RangeGroup
 from ringlog.kernel.tablets.groups import group_of, map_of
@@ -46,12 +46,9 @@ class RowsCheck(Check):
         """The rules that the run begins with."""
         self._writes.changed(EMPTY_STATE, state)
 
-    def entry(
-        self, before: ClusterState, after: ClusterState, item: Entry | UnreadableEntry, outcome: Outcome, offset: int
-    ) -> None:
+    def applied(self, before: ClusterState, after: ClusterState, item: Entry, offset: int) -> None:
         """The rules may have changed."""
-        if after is not before:
-            self._writes.changed(before, after)
+        self._writes.changed(before, after)
 
     def began(self, node: str) -> None:
         """Nothing received in an earlier life counts."""

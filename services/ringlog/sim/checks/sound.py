@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ringlog.kernel.invariants.check import CODE, violations
-from ringlog.kernel.outcome import Entry, Outcome, UnreadableEntry
+from ringlog.kernel.outcome import Entry
 from ringlog.kernel.state import EMPTY_STATE, ClusterState
 from ringlog.sim.checks.base import Check
 
@@ -19,12 +19,9 @@ class Sound(Check):
             self._look(state, EMPTY_STATE)
             _looked_at[id(state)] = state
 
-    def entry(
-        self, before: ClusterState, after: ClusterState, item: Entry | UnreadableEntry, outcome: Outcome, offset: int
-    ) -> None:
+    def applied(self, before: ClusterState, after: ClusterState, item: Entry, offset: int) -> None:
         """Look at what the entry has changed."""
-        if after is not before:
-            self._look(after, before)
+        self._look(after, before)
 
     def _look(self, state: ClusterState, known: ClusterState) -> None:
         for found in violations(state, known):

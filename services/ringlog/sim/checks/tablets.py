@@ -19,7 +19,7 @@ from ringlog.kernel.commands.resizes import DecideResize, FinishResize
 from ringlog.kernel.commands.schema import CreateTable, DropTable
 from ringlog.kernel.commands.schema_batch import SchemaBatch
 from ringlog.kernel.commands.tablets import AdvanceTablets, MigrateTablets, RevertTablets, TabletAdvance
-from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, UnreadableEntry
+from ringlog.kernel.outcome import Entry
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.tablets.groups import group_of, moving_of
 from ringlog.kernel.values import Command, Witness
@@ -377,12 +377,9 @@ class TabletsCheck(Check):
 
     _model: TabletModel | None = None
 
-    def entry(
-        self, before: ClusterState, after: ClusterState, item: Entry | UnreadableEntry, outcome: Outcome, offset: int
-    ) -> None:
+    def applied(self, before: ClusterState, after: ClusterState, item: Entry, offset: int) -> None:
         """Take what was applied into the record."""
-        if outcome.kind is OutcomeKind.APPLIED and isinstance(item, Entry):
-            if self._model is None:
-                self._model = TabletModel(lambda detail: self.sim.broken("tablets", detail))
-            assert isinstance(item.command, Command), "what is applied was read"
-            self._model.take(item.command, before, after)
+        if self._model is None:
+            self._model = TabletModel(lambda detail: self.sim.broken("tablets", detail))
+        assert isinstance(item.command, Command), "what is applied was read"
+        self._model.take(item.command, before, after)

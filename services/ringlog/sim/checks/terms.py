@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ringlog.kernel.commands.cluster import TakeOver
-from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, UnreadableEntry
+from ringlog.kernel.outcome import Entry
 from ringlog.kernel.state import ClusterState
 from ringlog.protocol.validator_core import is_floor_mark
 from ringlog.protocol.validator_values import FORGOTTEN
@@ -39,13 +39,10 @@ class Terms(Check):
         """The terms so far."""
         self._terms = {role: term.term for role, term in state.terms.items()}
 
-    def entry(
-        self, before: ClusterState, after: ClusterState, item: Entry | UnreadableEntry, outcome: Outcome, offset: int
-    ) -> None:
+    def applied(self, before: ClusterState, after: ClusterState, item: Entry, offset: int) -> None:
         """A take-over must raise the term."""
-        if outcome.kind is OutcomeKind.APPLIED and isinstance(item, Entry):
-            self._applied.add(item.request_id)
-        if outcome.kind is OutcomeKind.APPLIED and isinstance(item, Entry) and isinstance(item.command, TakeOver):
+        self._applied.add(item.request_id)
+        if isinstance(item.command, TakeOver):
             command = item.command
             if command.term <= self._terms.get(command.role, 0):
                 self.sim.broken("terms", f"{command.role} was taken over with term {command.term} again")

@@ -26,7 +26,7 @@ from ringlog.kernel.commands.rebalances import (
     SwitchStable,
     TriggerRebalance,
 )
-from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, UnreadableEntry
+from ringlog.kernel.outcome import Entry
 from ringlog.kernel.settings import setting
 from ringlog.kernel.state import ClusterState, in_order
 from ringlog.kernel.zones.model import HIGH_AVAILABILITY, ZonePartition
@@ -36,12 +36,8 @@ from ringlog.sim.checks.base import Check
 class ZoneDecisions(Check):
     """The module's promises."""
 
-    def entry(
-        self, before: ClusterState, after: ClusterState, item: Entry | UnreadableEntry, outcome: Outcome, offset: int
-    ) -> None:
+    def applied(self, before: ClusterState, after: ClusterState, item: Entry, offset: int) -> None:
         """Something was decided."""
-        if outcome.kind is not OutcomeKind.APPLIED or not isinstance(item, Entry):
-            return
         if before.zone_partitions is after.zone_partitions:
             return
         command = item.command

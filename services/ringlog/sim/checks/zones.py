@@ -47,7 +47,7 @@ from ringlog.kernel.commands.rebalances import (
     TriggerRebalance,
 )
 from ringlog.kernel.commands.tablets import MigrateTablets, TabletMigration
-from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, UnreadableEntry
+from ringlog.kernel.outcome import Entry
 from ringlog.kernel.state import ClusterState, Node, in_order
 from ringlog.kernel.values import Epoch
 from ringlog.kernel.zones.model import HIGH_AVAILABILITY, NEVER, ZonePartition
@@ -186,12 +186,8 @@ class ZonesCheck(Check):
 
     # --------------------------------------------------------------------------------------------- entries
 
-    def entry(
-        self, before: ClusterState, after: ClusterState, item: Entry | UnreadableEntry, outcome: Outcome, offset: int
-    ) -> None:
+    def applied(self, before: ClusterState, after: ClusterState, item: Entry, offset: int) -> None:
         """Something was decided."""
-        if outcome.kind is not OutcomeKind.APPLIED or not isinstance(item, Entry):
-            return
         command = item.command
         if before.zone_partitions is not after.zone_partitions:
             self._begins[after.epoch] = [partition.high for partition in self.sim.broker.topics[MUTATIONS]]
