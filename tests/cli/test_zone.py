@@ -20,7 +20,7 @@ from ringlog.kernel.commands.rebalances import SwitchStable, TriggerRebalance
 from ringlog.kernel.commands.zones import SetDataNodes
 from ringlog.kernel.encoding import digest
 from ringlog.kernel.values import Command
-from ringlog.kernel.zones.model import ZonePartition
+from ringlog.kernel.zones.model import NEVER, ZonePartition
 from ringlog.log.memory import MemoryLog
 from ringlog.log.replica import LogReplica
 from ringlog.wire.ids import time_of
@@ -122,6 +122,46 @@ def test_the_plan_is_what_a_trigger_then_does(client: Client) -> None:
     assert status == 0
     assert out.startswith("z: 3 replicas, quorum 2, $[?(@.name != 'D')]\n")
     assert "for its group to have A, B, D" in " ".join(out.split())
+
+
+def test_a_timer_that_runs_is_shown_with_whom_since_when_and_its_end(client: Client) -> None:
+    assert run("create", "z", "--partitions", "1", "--replicas", "4", "--scale-up", "50", "--scale-down", "60")[0] == 0
+    assert shown("list")[0]["timers"] == []
+    client.submit(letter("E"))
+    client.submit(DeclareDown(ids("B")[0], "burnt"))
+    since = time_of(client.read_barrier().state_id)
+    up, down = shown("show", "z")["timers"]
+    assert (up["timer"], up["nodes"], up["since"], up["fires"]) == ("scale_up", ["E"], since, since + 50_000_000)
+    assert (down["timer"], down["nodes"], down["fires"]) == ("scale_down", ["B"], since + 60_000_000)
+    assert shown("list")[0]["timers"] == [up, down]
+    (row,) = shown("show", "z")["partitions"]
+    assert (row["waits"].split("; ", 1)[1], row["stuck"]) == (down["text"], False)
+    printed = " ".join(run("show", "z")[1].split())
+    assert up["text"] in printed
+    assert "at once: ringlog zone alter z --scale-up 0" in up["text"]
+    assert f"z: {down['text']}" in " ".join(run("list")[1].split())
+    assert run("alter", "z", "--scale-down", str(NEVER))[0] == 0
+    (down,) = [one for one in shown("show", "z")["timers"] if one["timer"] == "scale_down"]
+    assert (down["fires"], "never" in down["text"]) == (None, True)
+    assert "scale_down" not in shown("show", "z")["partitions"][0]["waits"]
+
+
+def test_a_plan_names_who_is_left_out_for_being_down(client: Client) -> None:
+    mode = ("--mode", "high_availability")
+    assert run("create", "z", "--partitions", "8", "--replicas", "2", *mode)[0] == 0
+    assert shown("plan", "z")["left_out"] == []
+    client.submit(letter("E"))
+    client.submit(SetDataNodes("z", ids("ABCDE"), client.read_barrier().epoch))
+    comes = shown("plan", "z")["replicas"]["E"]
+    for node in ids("E"):
+        client.submit(DeclareDown(node, "burnt"))
+    plan = shown("plan", "z")
+    assert plan["left_out"] == [{"node": "E", "why": "down", "data_node": True, "partitions": comes}]
+    assert "E" not in plan["replicas"]
+    assert f"left out of {comes} partitions for being down: E" in run("plan", "z")[1]
+    client.submit(SetDataNodes("z", ids("ABCD"), client.read_barrier().epoch))
+    assert shown("plan", "z")["left_out"] == [{"node": "E", "why": "down", "data_node": False, "partitions": 0}]
+    assert "left out of the data nodes for being down: E" in run("plan", "z")[1]
 
 
 def test_a_move_is_cancelled_once_and_only_the_one_that_is_meant(client: Client) -> None:

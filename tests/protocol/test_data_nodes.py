@@ -8,7 +8,7 @@ from ringlog.kernel.commands.nodes import DeclareDown, DeclareUp, UnregisterNode
 from ringlog.kernel.commands.zones import AlterZone, SetDataNodes
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.zones.model import NEVER
-from ringlog.protocol.data_nodes import SECOND, Timers, due, followed, matching
+from ringlog.protocol.data_nodes import SECOND, Timers, due, followed, matching, running
 from ringlog.wire.ids import time_of
 from tests.kernel.entries import applied
 from tests.kernel.zones.scenes import done, ids, letter, with_zone
@@ -87,6 +87,23 @@ def test_who_takes_over_loses_no_timer() -> None:
     before, after = Looks(state), Looks(state)
     assert [look.at(4.9) for look in (before, after)] == ["", ""]
     assert [look.at(5.0) for look in (before, after)] == ["ABC", "ABC"]
+
+
+def test_what_runs_is_over_when_it_says_and_not_before() -> None:
+    """One fires when it says, whatever it is for; what is at once, or never, says so."""
+    waits = {"scale_up": 5, "scale_down": 7}
+    look = Looks(applied(with_zone("AB", **waits), letter("C"), DeclareDown(ids("B")[0], "burnt")))
+    for timer, after in zip(running(look.timers, look.state), ("ABC", "A"), strict=True):
+        assert timer.fires is not None
+        look.see(done(look.state, AlterZone("z", **{name: NEVER for name in waits if name != timer.name})))
+        assert due(look.timers, look.state, timer.fires - 1) == ()
+        (command,) = due(look.timers, look.state, timer.fires)
+        assert command.nodes == ids(after)
+        look.see(done(look.state, AlterZone("z", **waits)))
+    look.see(done(look.state, AlterZone("z", scale_up=NEVER, scale_down=0)))
+    up, down = running(look.timers, look.state)
+    assert (up.fires, down.fires) == (None, down.since)
+    assert [command.nodes for command in due(look.timers, look.state, 0)] == [ids("A")]
 
 
 def test_what_is_due_twice_is_done_once() -> None:

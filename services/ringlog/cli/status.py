@@ -20,6 +20,7 @@ from ringlog.operator.clocks import clock_lines, seen_until
 from ringlog.operator.service import recovery_lines
 from ringlog.operator.shown import printable
 from ringlog.operator.words import refused_words
+from ringlog.operator.zones import timers_view
 from ringlog.runtime.clock import SystemClock
 from ringlog.runtime.context import ClusterContext
 
@@ -40,8 +41,9 @@ def status(
     now = SystemClock().now_us()
     agents = views_of(said.result(), state.epoch, now)
     clocks = clock_lines(state, now, seen.result())
+    timers = timers_view(state)
     whole = views.cluster(state) | {"agents": [views.agent(a) for a in agents], "directory": views.nodes(state)}
-    yield whole | {"clocks": clocks, "bootstrap": context.bootstrap}
+    yield whole | {"clocks": clocks, "zone_timers": timers, "bootstrap": context.bootstrap}
     broker = asked()
     assert broker is not None, "the context came from it"
     out.print(f"broker {broker.bootstrap}, named by {broker.origin}")
@@ -51,6 +53,8 @@ def status(
     show_table(("agent", "term", "epoch", "state"), rows)
     for one in (refused for a in agents for refused in a.refused):
         out.print(printable(refused_words(one)), markup=False)
+    for timer in timers:
+        out.print(printable(f"zone {timer['zone']}: {timer['text']}"), markup=False)
     for line in clocks:
         out.print(line, markup=False)
 

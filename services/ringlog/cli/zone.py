@@ -84,6 +84,8 @@ def list_zones(context: ClusterContext) -> Iterator[Any]:
     columns = ("zone", "partitions", "replicas", "quorum", "mode", "moving", "data nodes")
     rows = ((row["zone"], *(str(row[name]) for name in columns[1:-1]), ", ".join(row["data_nodes"])) for row in found)
     show_table(columns, rows, "no zones")
+    for row in found:
+        _print_timers(row, f"{row['zone']}: ")
 
 
 @app.command("show")
@@ -97,6 +99,7 @@ def show(context: ClusterContext, zone: Name) -> Iterator[Any]:
     out.print(
         printable(f"{zone}: {view['replicas']} replicas, quorum {view['quorum']}, {view['filter']}"), markup=False
     )
+    _print_timers(view)
     rows = []
     for row in view["partitions"]:
         steps = " then ".join(", ".join(step) for step in row["pending"])
@@ -121,6 +124,14 @@ def plan(context: ClusterContext, zone: Name) -> Iterator[Any]:
         out.print(f"{row['partition']}: {', '.join(row['stable']) or 'nobody'} to {steps}", markup=False)
     if not view["moves"]:
         out.print("each partition is where it belongs")
+    for row in view["left_out"]:
+        what = f"of {row['partitions']} partitions" if row["data_node"] else "of the data nodes"
+        out.print(printable(f"left out {what} for being down: {row['node']}"), markup=False)
+
+
+def _print_timers(view: dict[str, Any], of: str = "") -> None:
+    for timer in view["timers"]:
+        out.print(printable(f"{of}{timer['text']}"), markup=False)
 
 
 @app.command("reset")

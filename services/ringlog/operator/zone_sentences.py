@@ -10,8 +10,10 @@ from ringlog.kernel.zones.distribution import is_alive
 from ringlog.kernel.zones.model import ZonePartition
 from ringlog.kernel.zones.resets import begins_anew, has_quorum
 from ringlog.kernel.zones.salvage import may_lose
+from ringlog.operator.shown import when
 from ringlog.operator.views import name_of
 from ringlog.protocol import zone_waits as waits
+from ringlog.protocol.data_nodes import SCALE_UP, RunningTimer
 from ringlog.protocol.zone_waits import ZoneWait
 
 STUCK: Final = "stuck: "
@@ -30,6 +32,22 @@ def told(state: ClusterState, partition: ZonePartition, found: Sequence[ZoneWait
     parts = [_goal(state, partition)] if partition.pending else []
     parts += [_told(state, partition, one) for one in found]
     return (STUCK if any(one.is_stuck for one in found) else "") + "; ".join(parts)
+
+
+def timer_line(state: ClusterState, timer: RunningTimer) -> str:
+    """A timer of a zone: for whom it runs, since when, when it is over, and how to end it.
+
+    Who takes the rebalancer over counts from the last change of any node; one that acts may have seen earlier when
+    these nodes came, or went. So it is over then at the latest.
+    """
+    who, since = _listed(state, timer.nodes), when(timer.since)
+    option = f"ringlog zone alter {timer.zone} --{timer.name.replace('_', '-')}"
+    comes = timer.name == SCALE_UP
+    what = "came, to be a data node" if comes else "went, to be no data node any more"
+    if timer.fires is None:
+        return f"{timer.name}: {who} {what}; never, as the zone is set: {option} SECONDS"
+    until = f"since {since}, over at {when(timer.fires)} at the latest"
+    return f"{timer.name}: {who} {what}: {until}; at once: {option} 0"
 
 
 def _goal(state: ClusterState, partition: ZonePartition) -> str:

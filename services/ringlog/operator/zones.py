@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ringlog.kernel.history import state_id_at
 from ringlog.kernel.state import ClusterState, in_order
 from ringlog.kernel.tablets.map import TabletMap
 from ringlog.kernel.tablets.stages import nodes_of
-from ringlog.kernel.values import Epoch
+from ringlog.kernel.values import Epoch, NodeId
 from ringlog.kernel.zones.change import partitions_of
 from ringlog.kernel.zones.data import goal_of, maps_in
-from ringlog.kernel.zones.distribution import is_alive, kept, targets
+from ringlog.kernel.zones.distribution import data_nodes, is_alive, kept, ranked, targets
 from ringlog.kernel.zones.model import NEVER, Zone, ZonePartition, ZoneStep
 from ringlog.kernel.zones.queue import is_same, steps_between
 from ringlog.kernel.zones.rebalance import triggered
 from ringlog.kernel.zones.resets import has_quorum, members
 from ringlog.kernel.zones.salvage import having
 from ringlog.operator.views import name_of
-from ringlog.operator.zone_sentences import names, told
+from ringlog.operator.zone_sentences import names, timer_line, told
+from ringlog.protocol.data_nodes import SCALE_DOWN, RunningTimer, Timers, followed, matching, running, unfit
 from ringlog.protocol.zone_groups import FAILED, HAS, Words, coming, session
 from ringlog.protocol.zone_waits import waits_of
 from ringlog.wire.ids import time_of
@@ -52,11 +54,27 @@ def _partition(state: ClusterState, partition: ZonePartition) -> Json:
 
 def zones_view(state: ClusterState) -> list[Json]:
     """A line for each zone."""
-    return [settings_view(state, zone) for _, zone in in_order(state.zones)]
+    timers = _timers(state)
+    return [settings_view(state, zone, timers) for _, zone in in_order(state.zones)]
 
 
-def settings_view(state: ClusterState, zone: Zone) -> Json:
-    """What is set of a zone, and how much of it moves."""
+def _timers(state: ClusterState) -> tuple[RunningTimer, ...]:
+    """As an instance of the rebalancer has them that takes over now."""
+    return tuple(running(followed(Timers(), state), state))
+
+
+def timers_view(state: ClusterState) -> list[Json]:
+    """The timers of all zones. ``since``, ``fires``: microseconds; null: never, as its zone is set."""
+    return [_timer(state, one) for one in _timers(state)]
+
+
+def _timer(state: ClusterState, one: RunningTimer) -> Json:
+    shown = {"zone": one.zone, "timer": one.name, "nodes": names(state, one.nodes)}
+    return shown | {"since": one.since, "fires": one.fires, "text": timer_line(state, one)}
+
+
+def settings_view(state: ClusterState, zone: Zone, timers: Sequence[RunningTimer]) -> Json:
+    """What is set of a zone, how much of it moves, and which of its timers run."""
     return {
         "zone": zone.name,
         "partitions": zone.partitions,
@@ -69,6 +87,7 @@ def settings_view(state: ClusterState, zone: Zone) -> Json:
         "mode": zone.mode,
         "data_nodes": names(state, zone.nodes),
         "moving": zone.moving,
+        "timers": [_timer(state, one) for one in timers if one.zone == zone.name],
     }
 
 
@@ -81,9 +100,11 @@ def full_view(state: ClusterState, zone: Zone, words: Words) -> Json:
     ``unavailable``; a replica ``healthy``, ``initializing`` (it does not follow the pending step yet),
     ``catching_up`` (it lacks tablets of the partition), ``broken`` (it has said that its rows can never follow) or
     ``unavailable`` (declared down, or gone). It is ``stuck`` if only nodes that come back, or an operator, end what it
-    waits for (``protocol.zone_waits``). ``cancelled``: why its last step was, or is being, undone.
+    waits for (``protocol.zone_waits``). ``cancelled``: why its last step was, or is being, undone. Where a partition
+    has a node that went, and is to be no data node any more, it waits for that timer, too.
     """
-    rows, maps = [], list(maps_in(state, zone.name))
+    rows, maps, timers = [], list(maps_in(state, zone.name)), _timers(state)
+    going = [one for one in timers if one.zone == zone.name and one.name == SCALE_DOWN and one.fires is not None]
     for partition, shown in zip(partitions_of(state, zone), zone_view(state, zone)["partitions"], strict=True):
         learners = partition.stable.learners if partition.stable is not None else ()
         more: Json = {"learners": names(state, learners), "status": partition.status or None}
@@ -91,10 +112,12 @@ def full_view(state: ClusterState, zone: Zone, words: Words) -> Json:
         more |= {"change": partition.change, "state": _health(state, zone, partition)}
         more |= {"replicas": _replicas(state, partition, words, maps)}
         found, since = waits_of(state, partition, words), _since(zone, partition)
-        more |= {"waits": told(state, partition, found), "stuck": any(one.is_stuck for one in found)}
+        waits = [told(state, partition, found)]
+        waits += [timer_line(state, one) for one in going if set(one.nodes).intersection(members(partition))]
+        more |= {"waits": "; ".join(filter(None, waits)) or None, "stuck": any(one.is_stuck for one in found)}
         made = state_id_at(state, since) if since else ""
         rows.append(shown | more | {"since": since, "at": time_of(made) if made else None})
-    return settings_view(state, zone) | {"partitions": rows, "count": zone.partitions}
+    return settings_view(state, zone, timers) | {"partitions": rows, "count": zone.partitions}
 
 
 def _health(state: ClusterState, zone: Zone, partition: ZonePartition) -> str:
@@ -136,7 +159,11 @@ def _since(zone: Zone, partition: ZonePartition) -> Epoch | None:
 
 
 def plan_view(state: ClusterState, zone: Zone) -> Json:
-    """What a trigger would do to each partition now, and how many replicas would come to each node."""
+    """What a trigger would do to each partition now, and how many replicas would come to each node.
+
+    ``left_out``: who would have more if they were not down: data nodes, with the number of partitions; and nodes that
+    would be data nodes (``data_node`` false).
+    """
     rows, coming = [], dict.fromkeys(names(state, zone.nodes), 0)
     partitions = list(partitions_of(state, zone))
     wanted = targets(state, zone, [kept(one) for one in partitions], [one.number for one in partitions])
@@ -152,4 +179,27 @@ def plan_view(state: ClusterState, zone: Zone) -> Json:
         )
         for name in names(state, set(target.nodes) - set(() if have is None else have.nodes)):
             coming[name] = coming.get(name, 0) + 1
-    return {"zone": zone.name, "moves": rows, "replicas": {name: count for name, count in coming.items() if count}}
+    replicas = {name: count for name, count in coming.items() if count}
+    left_out = _left_out(state, zone, partitions, wanted)
+    return {"zone": zone.name, "moves": rows, "replicas": replicas, "left_out": left_out}
+
+
+def _left_out(
+    state: ClusterState, zone: Zone, partitions: Sequence[ZonePartition], wanted: Sequence[ZoneStep | None]
+) -> list[Json]:
+    found = dict.fromkeys(matching(state, zone.filter, zone.profiles, is_down), 0)
+    found = {node: 0 for node in found if node not in zone.nodes and node not in unfit(state, zone)}
+    best = ranked(zone, data_nodes(state, zone), [one.number for one in partitions])
+    for nodes, target in zip(best, wanted, strict=True):
+        for node in set(nodes).difference(() if target is None else target.nodes):
+            found[node] = found.get(node, 0) + 1
+    rows = [
+        {"node": name_of(state, node), "why": "down", "data_node": node in zone.nodes, "partitions": count}
+        for node, count in found.items()
+    ]
+    return sorted(rows, key=lambda row: str(row["node"]))
+
+
+def is_down(state: ClusterState, node: NodeId) -> bool:
+    """True of a node that was declared down, and may come back."""
+    return state.nodes[node].down and state.nodes[node].state != "left"

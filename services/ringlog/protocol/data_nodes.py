@@ -31,7 +31,7 @@ Source: Apache Ignite 3, scale-up and scale-down timers of distribution zones.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -61,6 +61,8 @@ ATTRIBUTES: Final = (
 )
 """What a filter sees of a node."""
 SECOND: Final[Micros] = 1_000_000
+SCALE_UP: Final = "scale_up"
+SCALE_DOWN: Final = "scale_down"
 
 _PARTS: Final = ("nodes", "zones", "keyspaces", "operations")
 """What the timers follow from."""
@@ -69,10 +71,12 @@ Differing = tuple[str, NodeId]
 """Zone, and a node that is to become a data node of it, or to be none any more."""
 
 
-def matching(state: ClusterState, text: str, profiles: Iterable[str]) -> tuple[str, ...]:
+def matching(
+    state: ClusterState, text: str, profiles: Iterable[str], runs: Callable[[ClusterState, NodeId], bool] = is_alive
+) -> tuple[str, ...]:
     """Ids of the nodes that run, have these profiles and match the filter; none if it is no filter."""
     wanted = frozenset(profiles)
-    nodes = [node for _, node in sorted(state.nodes.items()) if is_alive(state, node.id)]
+    nodes = [node for _, node in sorted(state.nodes.items()) if runs(state, node.id)]
     nodes = [node for node in nodes if wanted <= set(node.features)]
     if text == EVERY_NODE:
         return tuple(node.id for node in nodes)
@@ -132,15 +136,49 @@ def due(timers: Timers, state: ClusterState, now: Micros) -> tuple[SetDataNodes,
         left = frozenset(node for node in went if state.nodes[node].state == "left")
         gone = left | unfit(state, zone) & have
         left = gone if have - gone else left
-        up = came if _is_over(timers, zone, came, zone.scale_up, now) else frozenset()
-        down = went if _is_over(timers, zone, went - left, zone.scale_down, now) else left
+        up = came if _is_over(_timer(timers, zone, SCALE_UP, came), now) else frozenset()
+        down = went if _is_over(_timer(timers, zone, SCALE_DOWN, went - left), now) else left
         if up or down:
             cause = max(state.changed.get("nodes", 0), zone.cause, 1)
             found.append(SetDataNodes(name, tuple(sorted((have | up) - down)), cause))
     return tuple(found)
 
 
-def _is_over(timers: Timers, zone: Zone, nodes: Iterable[NodeId], wait: int, now: Micros) -> bool:
-    """True if the last of these nodes came, or went, at least ``wait`` seconds ago."""
-    began = max((timers.since[zone.name, node] for node in nodes), default=None)
-    return began is not None and wait != NEVER and (wait == 0 or now - began >= wait * SECOND)
+@dataclass(frozen=True, slots=True)
+class RunningTimer:
+    """Nodes that came and are to count (``scale_up``), or that went and are to count no more (``scale_down``).
+
+    ``since``: when the last of them came, or went; ``fires``: when they count, or count no more, together; None: never.
+    """
+
+    zone: str
+    name: str
+    nodes: tuple[NodeId, ...]
+    since: Micros
+    fires: Micros | None
+    wait: int
+
+
+def running(timers: Timers, state: ClusterState) -> Iterator[RunningTimer]:
+    """The timers of all zones that run, or would if their zone let them, as ``followed`` on this state."""
+    for name, zone in in_order(state.zones):
+        nodes, have = timers.matched[name], frozenset(zone.nodes)
+        at_once = {node for node in have if state.nodes[node].state == "left"} | unfit(state, zone)
+        for kind, differ in ((SCALE_UP, nodes - have), (SCALE_DOWN, have - nodes - at_once)):
+            timer = _timer(timers, zone, kind, differ)
+            if timer is not None:
+                yield timer
+
+
+def _timer(timers: Timers, zone: Zone, name: str, nodes: frozenset[NodeId]) -> RunningTimer | None:
+    if not nodes:
+        return None
+    wait = zone.scale_up if name == SCALE_UP else zone.scale_down
+    since = max(timers.since[zone.name, node] for node in nodes)
+    fires = None if wait == NEVER else since + wait * SECOND
+    return RunningTimer(zone.name, name, tuple(sorted(nodes)), since, fires, wait)
+
+
+def _is_over(timer: RunningTimer | None, now: Micros) -> bool:
+    """True if its nodes came, or went, as long ago as its zone waits; 0 seconds are over whatever the clock says."""
+    return timer is not None and timer.fires is not None and (timer.wait == 0 or now >= timer.fires)
