@@ -43,6 +43,23 @@ class AgentView:
         """It works, has handled the newest epoch, and was heard of just now."""
         return self.state == "active" and self.lag == 0 and self.age_s < SILENT_S
 
+    @property
+    def shown_state(self) -> str:
+        """``state`` for people: who was asked to stop has stopped, and nothing is wrong."""
+        return "stopped" if self.state == "halted" and not self.why else self.state
+
+    @property
+    def standing(self) -> str:
+        """In words: it has caught up, or all that it lacks for that."""
+        if self.caught_up:
+            return "caught up"
+        lacks = [] if self.state == "active" else [self.shown_state]
+        if self.lag:
+            lacks.append(f"{self.lag} epochs behind")
+        if self.state != "halted" and self.age_s >= SILENT_S:
+            lacks.append(f"silent for {self.age_s:.0f} s")
+        return ", ".join(lacks)
+
 
 def view(status: AgentStatus, epoch: int, now_us: int) -> AgentView:
     """How an agent stands when the log is at ``epoch``."""

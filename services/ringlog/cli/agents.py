@@ -57,7 +57,7 @@ def status(context: ClusterContext) -> Iterator[Any]:
     rows = []
     for a in found:
         behind = "caught up" if a.caught_up else f"{a.lag} epochs"
-        rows.append((a.role, str(a.term), str(a.epoch), a.state, behind, f"{a.age_s:.1f} s ago"))
+        rows.append((a.role, str(a.term), str(a.epoch), a.shown_state, behind, f"{a.age_s:.1f} s ago"))
     show_table(columns, rows, "no agent has reported yet; start them: ringlog agents")
     for a in found:
         if a.why:

@@ -48,8 +48,8 @@ def status(
     assert broker is not None, "the context came from it"
     out.print(f"broker {broker.bootstrap}, named by {broker.origin}")
     _print_status(state)
-    lags = ("caught up" if a.caught_up else f"[yellow]{a.lag}[/yellow]" for a in agents)
-    rows = ((a.role, str(a.term), str(a.epoch), lag) for a, lag in zip(agents, lags, strict=True))
+    shown = (a.standing if a.caught_up else f"[yellow]{a.standing}[/yellow]" for a in agents)
+    rows = ((a.role, str(a.term), str(a.epoch), standing) for a, standing in zip(agents, shown, strict=True))
     show_table(("agent", "term", "epoch", "state"), rows)
     for one in (refused for a in agents for refused in a.refused):
         out.print(printable(refused_words(one)), markup=False)
