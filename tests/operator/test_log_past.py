@@ -94,7 +94,7 @@ def test_who_wants_a_late_epoch_begins_with_the_newest_snapshot_before_it(cluste
     states = {made.after.epoch: digest(made.after) for made in past_in(cluster).lines()}
 
     def near(epoch: int, archive: Archive | None = None) -> Past:
-        return past(cluster.log, lambda: SnapshotTopic(cluster.records), archive, None, epoch)
+        return past(cluster.log, lambda: SnapshotTopic(cluster.records), archive, epoch)
 
     first, second = (head.epoch for head in heads)
     begun = {-1: 0, first - 1: 0, first: first, second - 1: first, second: second, cluster.state.epoch: second}
@@ -106,6 +106,8 @@ def test_who_wants_a_late_epoch_begins_with_the_newest_snapshot_before_it(cluste
             assert digest(state_at(found, epoch)) == states[epoch]
     cluster.log.delete_before(heads[0].position - 1)
     assert [near(epoch).start.state.epoch for epoch in (-1, first - 1, second)] == [first, first, second]
+    with pytest.raises(Refused, match=f"the log begins with epoch {first}: name the archive"):
+        state_at(near(first - 1), first - 1)
 
 
 def test_without_snapshot_or_archive_nothing_can_be_folded(cluster: Cluster) -> None:

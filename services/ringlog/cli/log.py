@@ -79,7 +79,7 @@ def at(
 
     Folded from the newest snapshot before it; with an archive, from the log's first entry.
     """
-    with past_of(resolve(bootstrap, cluster), _opened(archive), epoch, near=epoch) as past:
+    with past_of(resolve(bootstrap, cluster), _opened(archive), near=epoch) as past:
         state = state_at(past, epoch)
     keyspaces = sorted(state.keyspaces)
     shown = {"digest": digest(state), **views.cluster(state), "settings": views.settings(state)}

@@ -51,10 +51,8 @@ class Past:
 
 
 @contextmanager
-def past_of(
-    context: ClusterContext, archive: Archive | None = None, epoch_max: Epoch | None = None, near: Epoch | None = None
-) -> Iterator[Past]:
-    """All that is there of a cluster's log up to now; from a snapshot on, if it must be, at ``epoch_max`` or before.
+def past_of(context: ClusterContext, archive: Archive | None = None, near: Epoch | None = None) -> Iterator[Past]:
+    """All that is there of a cluster's log up to now; from a snapshot on, if it must be.
 
     ``near``: what is behind that epoch is enough, unless an archive is named.
 
@@ -62,14 +60,13 @@ def past_of(
     """
     place = context.bootstrap, context.cluster
     with closing(KafkaLog(*place)) as log:
-        yield past(log, lambda: open_snapshots(*place), archive, epoch_max, near)
+        yield past(log, lambda: open_snapshots(*place), archive, near)
 
 
 def past(
     log: MetadataLog,
     open_topic: Callable[[], SnapshotTopic],
     archive: Archive | None,
-    epoch_max: Epoch | None = None,
     near: Epoch | None = None,
 ) -> Past:
     """See ``past_of``."""
@@ -80,7 +77,7 @@ def past(
             return Past(whole(log, None, start.position), start)
     if archive is not None or begin == 0:
         return Past(whole(log, archive))
-    start = Beginning(open_topic, epoch_max, oldest=True).start(log, log.identity(), lambda _: ())
+    start = Beginning(open_topic, oldest=True).start(log, log.identity(), lambda _: ())
     check_begin(log.name, begin, start.position, "no snapshot is behind that; name the archive, if there is one")
     return Past(whole(log, None, start.position), start)
 
@@ -104,10 +101,8 @@ def state_at(past: Past, epoch: Epoch) -> ClusterState:
             break
     if state.epoch == epoch:
         return state
-    known = (
-        f"the log begins with epoch {state.epoch}" if state.epoch > epoch else f"the log ends with epoch {state.epoch}"
-    )
-    raise Refused("epoch_unknown", known)
+    known, more = ("begins", ": name the archive of what was before") if state.epoch > epoch else ("ends", "")
+    raise Refused("epoch_unknown", f"the log {known} with epoch {state.epoch}{more}")
 
 
 def checked(
