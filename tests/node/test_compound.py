@@ -19,6 +19,7 @@ from ringlog.node.holder import Holder
 from ringlog.wire.records import decode_mutation, encode_mutation
 from tests.kernel.entries import applied, founded, uuid
 from tests.kernel.rows.histories import KINDS, SECOND, TYPES, Statement, draw, model, mutation_of, viewed
+from tests.node.streams import received, source_rows
 from tests.node.world import begin_join, joined, name_of, step
 
 TABLE = "ks.t"
@@ -68,8 +69,8 @@ class World:
                 holder.adopt(self.state)
             for fetch in fetches:
                 source = self.holders[fetch.source]
-                snapshot = source.snapshot(fetch.operation, fetch.replication, fetch.ranges, dict(fetch.positions))
-                assert joiner.receive(fetch, snapshot)
+                snapshot = source_rows(source, fetch)
+                assert received(joiner, fetch, snapshot)
             self.write(5)
             self.state = step(self.state, operation, tuple(joiner.reports.values()))
         for holder in self.holders.values():

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -230,18 +231,18 @@ def test_a_stream_that_needs_more_than_one_calls_time_is_not_in_vain(
         joiner = world.begin(2)
         operation = world.ask_join(2, 2**63 - 1)
         kept, asked, tick = joiner.host.receive_page, [0], threading.Event()
-        pages = joiner.puller._pages
+        streams = joiner.peers.stream
 
         def slow(fetch: RegisterFetch, cells: dict[Key, RegisterCell]) -> bool:
             tick.wait(0.25)
             return kept(fetch, cells)
 
-        def noted(fetch: RegisterFetch) -> Iterator[StreamPage]:
+        def noted(*call: Any) -> Iterator[bytes]:
             asked[0] += 1
-            return pages(fetch)
+            return streams(*call)
 
         joiner.host.receive_page = slow  # type: ignore[method-assign]
-        joiner.puller._pages = noted  # type: ignore[method-assign]
+        joiner.peers.stream = noted  # type: ignore[method-assign]
         world.drive(operation, FINISHED)
         assert asked[0] > TRIES
         assert joiner.tries.told() == ()

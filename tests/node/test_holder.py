@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -19,11 +20,12 @@ from ringlog.kernel.operations.stages import FINISHED, WRITE_BOTH_READ_OLD
 from ringlog.kernel.ring.murmur3 import token_of
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import CdcOptions, Column, ColumnRename, StreamReport
-from ringlog.node.holder import Holder, NotReady, NotServed, RowFetch, Snapshot
+from ringlog.node.holder import Holder, NotReady, NotServed, RowFetch
 from ringlog.node.memory_rows import MemoryRows
 from ringlog.node.store import RowVersion
 from ringlog.wire.records import Cell, Mutation, decode_mutation, encode_mutation
 from tests.kernel.entries import applied, uuid
+from tests.node.streams import received, source_rows
 from tests.node.world import APPENDED, TABLE, begin_join, cluster, name_of, replicas, step, write
 
 PARTITIONS = 2
@@ -36,7 +38,7 @@ class Node:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.fetches: list[tuple[RowFetch, Snapshot | None]] = []
+        self.fetches: list[tuple[RowFetch, tuple[RowVersion, ...] | None]] = []
         self.restart()
 
     def restart(self, lost: int | None = None) -> None:
@@ -120,12 +122,12 @@ class World:
         if snapshot is None:
             try:
                 source = self.nodes[fetch.source].holder
-                found = source.snapshot(fetch.operation, fetch.replication, fetch.ranges, dict(fetch.positions))
+                found = source_rows(source, fetch)
             except NotReady:
                 return
             joiner.fetches[index] = (fetch, found)
         else:
-            joiner.holder.receive(fetch, snapshot)
+            received(joiner.holder, fetch, snapshot)
             if self.dice.random() < 0.7:
                 joiner.fetches.pop(index)  # else it comes again, and is refused
 
@@ -218,8 +220,8 @@ def streaming_join() -> tuple[ClusterState, dict[str, Node], str]:
     return state, nodes, operation
 
 
-def answer(node: Node, fetch: RowFetch) -> Snapshot:
-    return node.holder.snapshot(fetch.operation, fetch.replication, fetch.ranges, dict(fetch.positions))
+def answer(node: Node, fetch: RowFetch) -> tuple[RowVersion, ...]:
+    return source_rows(node.holder, fetch)
 
 
 def test_a_source_waits_for_the_epoch_and_for_the_receivers_positions() -> None:
@@ -229,7 +231,7 @@ def test_a_source_waits_for_the_epoch_and_for_the_receivers_positions() -> None:
     with pytest.raises(NotReady, match=operation):
         answer(source, fetch)
     source.adopt(state)
-    assert answer(source, fetch).versions
+    assert answer(source, fetch)
     source.restart()
     source.adopt(state)
     with pytest.raises(NotReady, match="positions"):
@@ -246,9 +248,9 @@ def test_a_source_serves_only_what_the_plan_has_it_serve() -> None:
         answer(others[0], fetch)
     source = nodes[fetch.source].holder
     with pytest.raises(NotServed, match="source"):
-        source.snapshot(fetch.operation, fetch.replication, WHOLE_RING, dict(fetch.positions))
+        source_rows(source, replace(fetch, ranges=WHOLE_RING))
     with pytest.raises(NotServed, match="partitions"):
-        source.snapshot(fetch.operation, fetch.replication, fetch.ranges, {0: 0})
+        source_rows(source, replace(fetch, positions=((0, 0),)))
 
 
 def test_a_cancelled_join_drops_what_was_streamed_and_refuses_late_streams() -> None:
@@ -259,13 +261,13 @@ def test_a_cancelled_join_drops_what_was_streamed_and_refuses_late_streams() -> 
         node.adopt(state)
     snapshots = [(fetch, answer(nodes[fetch.source], fetch)) for fetch in (first, *rest)]
     assert rest
-    assert joiner.holder.receive(*snapshots[0])
-    assert not joiner.holder.receive(*snapshots[0]), "the same stream counts once"
+    assert received(joiner.holder, *snapshots[0])
+    assert not received(joiner.holder, *snapshots[0]), "the same stream counts once"
     assert len(joiner.holder.store) > 0
     assert not joiner.holder.reports
     joiner.adopt(applied(state, CancelOperation(operation, "no")))
     assert len(joiner.holder.store) == 0
-    assert not joiner.holder.receive(*snapshots[1])
+    assert not received(joiner.holder, *snapshots[1])
     assert not joiner.holder.wants(rest[0])
 
 
@@ -278,8 +280,8 @@ def test_the_report_counts_what_came_and_needs_every_source() -> None:
         assert operation not in joiner.reports
         nodes[fetch.source].adopt(state)
         snapshot = answer(nodes[fetch.source], fetch)
-        assert joiner.receive(fetch, snapshot)
-        rows += len(snapshot.versions)
+        assert received(joiner, fetch, snapshot)
+        rows += len(snapshot)
     assert joiner.reports[operation].rows == rows == len(joiner.store)
 
 
@@ -288,7 +290,7 @@ def test_reads_are_answered_by_read_replicas_only_and_not_before_the_node_is_rea
     joiner = nodes[JOINER].holder
     for fetch in joiner.adopt(state):
         nodes[fetch.source].adopt(state)
-        joiner.receive(fetch, answer(nodes[fetch.source], fetch))
+        received(joiner, fetch, answer(nodes[fetch.source], fetch))
     held: RowVersion = joiner.store.versions(WHOLE_RING)[0]
     with pytest.raises(NotServed, match="read replica"):
         joiner.read(TABLE, held.partition_key)
@@ -409,7 +411,7 @@ def test_rows_that_come_of_a_table_that_is_gone_are_not_kept_for_another_one_of_
     held = len(joiner.store)
     for fetch in fetches:
         nodes[fetch.source].adopt(state)
-        assert joiner.receive(fetch, answer(nodes[fetch.source], fetch))
+        assert received(joiner, fetch, answer(nodes[fetch.source], fetch))
     assert len(joiner.store) == held
     table = state.tables[TABLE]
     again = CreateTable(

@@ -18,9 +18,10 @@ from ringlog.kernel.operations.stages import WRITE_BOTH_READ_OLD
 from ringlog.kernel.ring.murmur3 import token_of
 from ringlog.node import row_stream
 from ringlog.node.data_server import STREAMS_MAX, DataServer
-from ringlog.node.holder import Holder, RowFetch, Snapshot
+from ringlog.node.holder import Holder, RowFetch
 from ringlog.node.memory_rows import MemoryRows
 from ringlog.node.pages import Body, StreamBroken, grouped, received, sent
+from ringlog.node.protocol.stream import GainedRows
 from ringlog.node.pull import cells_of
 from ringlog.node.register_host import RegisterHost
 from ringlog.node.row_stream import RowPull, bodies, rows_of
@@ -43,6 +44,7 @@ from ringlog.wire.data import (
 )
 from ringlog.wire.records import encode_mutation
 from tests.kernel.entries import applied
+from tests.node.streams import source_rows
 from tests.node.world import APPENDED, begin_join, cluster, name_of, step, write
 
 FETCH = RowFetch("join-1", 7, "s", "simple:2", ((0, 0),), ((0, 3),))
@@ -186,6 +188,30 @@ def test_rows_under_a_token_of_others_are_refused() -> None:
 STATE = cluster((-(2**62),), (0,), (2**62,))
 
 
+class _Gaining(Holder):
+    """Takes whatever comes, while it is wanted."""
+
+    def __init__(self, node: str) -> None:
+        super().__init__(node)
+        self.is_wanted = True
+        self.got: list[RowVersion] = []
+        self.sums: list[tuple[int, str]] = []
+
+    def take_in(self, fetch: RowFetch, versions: Sequence[RowVersion]) -> bool:
+        self.got += versions if self.is_wanted else ()
+        return self.is_wanted
+
+    def complete(self, fetch: RowFetch, rows: int, digest: str) -> bool:
+        self.sums.append((rows, digest))
+        return self.is_wanted
+
+
+def once(pull: RowPull) -> None:
+    """One call, whose pages are kept."""
+    for page in pull.pages():
+        assert pull.keep(page)
+
+
 class Source:
     """Node 1, with 40 rows, in a cluster that node 4 joins; pages are small."""
 
@@ -204,7 +230,7 @@ class Source:
         self.host = RegisterHost(name_of(1), folder)
         self.server = DataServer(self.host, self.holder, lambda: STATE.cluster_id, "127.0.0.1", page_bytes=100)
         self.server.start()
-        self.wants = True
+        self.gains = _Gaining(name_of(4))
         self.peers = Peers(lambda _: f"127.0.0.1:{self.server.port}")
         ranges = tuple((s.start, s.end) for s in self.operation_sources())
         self.fetch = RowFetch(self.operation, 7, name_of(1), "simple:2", ranges, ((0, 4),))
@@ -213,22 +239,21 @@ class Source:
         return [s for s in self.state.operations[self.operation].plan.sources if s.source == name_of(1)]
 
     def pull(self, fetch: RowFetch | None = None) -> RowPull:
-        self.got: list[RowVersion] = []
-        return RowPull(self.peers, name_of(4), STATE, fetch or self.fetch, self._keep)
+        self.gained = GainedRows(self.gains, fetch or self.fetch)
+        return RowPull(self.peers, name_of(4), STATE, self.gained)
 
-    def _keep(self, fetch: RowFetch, rows: Sequence[RowVersion]) -> bool:
-        self.got += rows
-        return self.wants
-
-    def pulled(self, pull: RowPull | None = None) -> Snapshot:
+    def pulled(self, pull: RowPull | None = None) -> tuple[RowVersion, ...]:
         """What a stream brings."""
         pull = pull or self.pull()
-        pull.once()
-        assert pull.rows == len(self.got)
-        return Snapshot(tuple(self.got), pull.checksum())
+        once(pull)
+        assert pull.mark() == len(self.gains.got)
+        assert pull.end()
+        got = tuple(self.gains.got)
+        assert self.gains.sums == [(len(got), checksum(got))]
+        return got
 
-    def expected(self) -> Snapshot:
-        return self.holder.snapshot(self.operation, "simple:2", self.fetch.ranges, {0: 4})
+    def expected(self) -> tuple[RowVersion, ...]:
+        return source_rows(self.holder, self.fetch)
 
     def close(self) -> None:
         self.server.stop(0.1)
@@ -248,7 +273,7 @@ def source(tmp_path: Path) -> Iterator[Source]:
 def test_rows_are_given_once_the_source_may(source: Source) -> None:
     def refused(fetch: RowFetch) -> str:
         with pytest.raises(StreamBroken) as broken:
-            source.pull(fetch).once()
+            once(source.pull(fetch))
         return broken.value.code
 
     assert refused(source.fetch) == NOT_READY
@@ -258,8 +283,7 @@ def test_rows_are_given_once_the_source_may(source: Source) -> None:
     assert refused(replace(source.fetch, source=name_of(2))) == WRONG_NODE
     found = source.pulled()
     assert found == source.expected()
-    assert found.versions
-    assert found.checksum == checksum(found.versions)
+    assert found
 
 
 def test_a_stream_of_rows_goes_on_after_what_has_come(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,20 +298,21 @@ def test_a_stream_of_rows_goes_on_after_what_has_come(source: Source, monkeypatc
 
     monkeypatch.setattr(source.peers, "stream", cut)
     with pytest.raises(StreamBroken, match="without an end"):
-        pull.once()
+        once(pull)
     with pytest.raises(StreamBroken, match="without an end"):
-        pull.once()
+        once(pull)
     monkeypatch.setattr(source.peers, "stream", stream)
     assert source.pulled(pull) == source.expected()
 
 
 def test_a_stream_that_nobody_wants_any_more_ends(source: Source) -> None:
     source.holder.adopt(source.state)
-    source.wants = False
+    source.gains.is_wanted = False
     pull = source.pull()
-    pull.once()
-    assert 0 < len(source.got) < len(source.expected().versions)
-    assert pull.rows == 0
+    (page, *_) = pull.pages()
+    assert 0 < len(page) < len(source.expected())
+    assert not pull.keep(page)
+    assert (pull.mark(), pull.end()) == (0, False)
 
 
 def test_a_source_that_may_not_go_on_says_so(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -302,7 +327,7 @@ def test_a_source_that_may_not_go_on_says_so(source: Source, monkeypatch: pytest
         return bodies(next_page, after)
 
     monkeypatch.setattr(row_stream, "bodies", held)
-    pages = source.pull()._pages()
+    pages = source.pull().messages()
     next(pages)
     source.holder.adopt(applied(source.state, CancelOperation(source.operation, "no")))
     gate.set()
@@ -319,19 +344,19 @@ def test_too_many_streams_at_once_are_told(source: Source, monkeypatch: pytest.M
         return iter(())
 
     monkeypatch.setattr(row_stream, "bodies", held)
-    streams = [source.pull()._pages() for _ in range(STREAMS_MAX)]
+    streams = [source.pull().messages() for _ in range(STREAMS_MAX)]
     asking = [threading.Thread(target=list, args=(pages,)) for pages in streams]
     for thread in asking:
         thread.start()
     for _ in streams:
         assert begun.acquire(timeout=60)
     with pytest.raises(StreamBroken) as broken:
-        source.pull().once()
+        once(source.pull())
     assert broken.value.code == BUSY
     gate.set()
     for thread in asking:
         thread.join()
-    assert source.pulled() == Snapshot((), checksum(()))
+    assert source.pulled() == ()
 
 
 def test_a_source_that_is_not_there_is_told() -> None:
@@ -340,5 +365,5 @@ def test_a_source_that_is_not_there_is_told() -> None:
 
     away = Peers(down)
     with pytest.raises(Unreachable):
-        RowPull(away, name_of(4), STATE, FETCH, lambda _, __: True).once()
+        once(RowPull(away, name_of(4), STATE, GainedRows(Holder(name_of(4)), FETCH)))
     away.close()

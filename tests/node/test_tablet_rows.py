@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from ringlog.kernel.commands.keyspaces import CreateKeyspace
@@ -23,6 +25,7 @@ from ringlog.kernel.values import CdcOptions, Column, Replication, TabletOptions
 from ringlog.node.holder import Holder, NotServed, RowFetch
 from ringlog.wire.records import Mutation, encode_mutation
 from tests.kernel.entries import applied, uuid
+from tests.node.streams import received, source_rows
 from tests.node.world import APPENDED, cluster, name_of, write
 
 TABLE = "tab.orders"
@@ -74,10 +77,10 @@ class Rows:
         rows = 0
         for holder, fetch in self.fetches:
             source = self.holders[fetch.source]
-            found = source.snapshot(fetch.operation, fetch.replication, fetch.ranges, dict(fetch.positions))
-            assert holder.receive(fetch, found)
-            assert not holder.receive(fetch, found), "it comes once"
-            rows += len(found.versions)
+            found = source_rows(source, fetch)
+            assert received(holder, fetch, found)
+            assert not received(holder, fetch, found), "it comes once"
+            rows += len(found)
         self.fetches.clear()
         return rows
 
@@ -145,12 +148,12 @@ def test_a_session_that_is_closed_gives_nothing_and_takes_nothing(rows: Rows) ->
         rows.advance()
     ((holder, fetch),) = rows.fetches
     source = rows.holders[fetch.source]
-    found = source.snapshot(fetch.operation, fetch.replication, fetch.ranges, dict(fetch.positions))
+    found = source_rows(source, fetch)
     with pytest.raises(NotServed):
-        source.snapshot(fetch.operation, fetch.replication, ((5, 6),), dict(fetch.positions))
+        source_rows(source, replace(fetch, ranges=((5, 6),)))
     rows.state = applied(rows.state, RevertTablets((TabletRevert(TABLE, 1, "no"),)))
     rows.take()
-    assert not holder.receive(fetch, found)
+    assert not received(holder, fetch, found)
     while rows.tablet().transition is not None:
         rows.advance()
     rows.check()

@@ -14,10 +14,11 @@ from ringlog.kernel.ownership.placements import group_at, nodes_of
 from ringlog.kernel.ring.murmur3 import token_of
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import StreamReport
-from ringlog.node.holder import Holder, NotReady, NotServed, RowFetch, Snapshot
-from ringlog.node.store import RowVersion, checksum, inside
+from ringlog.node.holder import Holder, NotReady, NotServed, RowFetch
+from ringlog.node.store import RowVersion, inside
 from ringlog.wire.records import Mutation, encode_mutation
 from tests.kernel.entries import applied
+from tests.node.streams import received, source_rows
 from tests.node.world import APPENDED, TABLE, begin_join, cluster, name_of, step, write
 from tests.oneview.script import Actor, line
 
@@ -99,13 +100,12 @@ class Node(Actor):
             )
         return made
 
-    def _stream_of(self, fetch: RowFetch, upto: int) -> Snapshot:
-        rows = tuple(v for v in self._versions(self.topic[:upto]) if inside(v.token, fetch.ranges))
-        return Snapshot(rows, checksum(rows))
+    def _stream_of(self, fetch: RowFetch, upto: int) -> tuple[RowVersion, ...]:
+        return tuple(v for v in self._versions(self.topic[:upto]) if inside(v.token, fetch.ranges))
 
     def _receive(self, fetches: list[RowFetch], upto: int | None = None) -> list[bool]:
         return [
-            self.me.receive(fetch, self._stream_of(fetch, dict(fetch.positions)[0] if upto is None else upto))
+            received(self.me, fetch, self._stream_of(fetch, dict(fetch.positions)[0] if upto is None else upto))
             for fetch in fetches
         ]
 
@@ -167,7 +167,7 @@ class Node(Actor):
 
     @line(r"I report (\d+|all) rows")
     def _report(self, rows: str) -> None:
-        wanted = sum(len(self._stream_of(f, dict(f.positions)[0]).versions) for f in self.fetches)
+        wanted = sum(len(self._stream_of(f, dict(f.positions)[0])) for f in self.fetches)
         assert list(self.me.reports) == [self.operation]
         assert self.me.reports[self.operation].rows == (wanted if rows == "all" else int(rows))
 
@@ -225,8 +225,8 @@ class Node(Actor):
             operation.id, operation.stage_epoch, self.me.node, mine[0].replication, ranges, ((0, position),)
         )
 
-    def _asked(self, fetch: RowFetch) -> Snapshot:
-        return self.me.snapshot(fetch.operation, fetch.replication, fetch.ranges, dict(fetch.positions))
+    def _asked(self, fetch: RowFetch) -> tuple[RowVersion, ...]:
+        return source_rows(self.me, fetch)
 
     @line(r"n4 asks me for its rows below (\d+), and has to wait")
     def _not_ready(self, position: str) -> None:
@@ -237,10 +237,9 @@ class Node(Actor):
     def _served(self, position: str) -> None:
         fetch = self._plan(int(position))
         found = self._asked(fetch)
-        wanted = self._stream_of(fetch, int(position)).versions
+        wanted = self._stream_of(fetch, int(position))
         assert wanted
-        assert {v.value for v in found.versions} >= {v.value for v in wanted}
-        assert found.checksum == checksum(found.versions)
+        assert {v.value for v in found} >= {v.value for v in wanted}
 
     @line("n4 asks me in the name of an operation that is over, and has to wait")
     def _over(self) -> None:

@@ -25,6 +25,7 @@ from ringlog.node.errors import NodeFailed
 from ringlog.node.frames import JournalDamaged
 from ringlog.node.holder import Holder, RowFetch
 from ringlog.node.identity import NodeFolder, NodeOptions
+from ringlog.node.protocol.stream import GainedRows
 from ringlog.node.pull import Puller
 from ringlog.node.register_host import RegisterHost
 from ringlog.node.row_stream import RowPull
@@ -141,9 +142,12 @@ class DataSide:
         """The registers that the node has."""
         return self._host.value.durable.cells
 
-    def row_pull(self, fetch: RowFetch, state: ClusterState) -> RowPull:
-        """A stream of rows that the node gains under ``state``."""
-        return RowPull(self._peers, self._host.node, state, fetch, self._holder.take_in)
+    def pull_rows(self, fetch: RowFetch) -> None:
+        """Stream what the node gains, in the thread that asks, until it is here or nobody wants it any more."""
+        holder, state = self._holder, self._holder.state
+        pull = RowPull(self._peers, self._host.node, state, GainedRows(holder, fetch))
+        source = state.nodes[fetch.source].name
+        self._puller.carry_out(fetch, pull, lambda: holder.wants(fetch), lambda: holder.state, source)
 
     def _follow(self, news: threading.Event) -> None:
         try:

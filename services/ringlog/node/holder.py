@@ -23,7 +23,6 @@ what it said that it has it has for good.
 from __future__ import annotations
 
 import hashlib
-import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -82,14 +81,6 @@ class RowFetch:
     replication: str
     ranges: tuple[Range, ...]
     positions: tuple[tuple[int, int], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """Rows of a range at a source, with what the receiver must find too."""
-
-    versions: tuple[RowVersion, ...]
-    checksum: str
 
 
 class NotReady(Exception):
@@ -362,19 +353,6 @@ class Holder:
                 raise NotReady(f"writes below the receiver's positions are not applied yet in partitions {behind}")
             found = self.store.listed(ranges, tables_under(self.state, replication), after)
             return next(grouped(((one, len(one.partition_key) + len(one.value)) for one in found), page_bytes), ())
-
-    def snapshot(
-        self, operation: str, replication: str, ranges: Sequence[Range], positions: Mapping[int, int]
-    ) -> Snapshot:
-        """All rows of ``ranges``, as ``page`` gives them."""
-        versions = self.page(operation, replication, ranges, positions, None, sys.maxsize)
-        return Snapshot(versions, checksum(versions))
-
-    def receive(self, fetch: RowFetch, snapshot: Snapshot) -> bool:
-        """Keep streamed rows if the operation still wants them; False refuses a late stream."""
-        with self.lock:
-            taken = self.take_in(fetch, snapshot.versions)
-            return taken and self.complete(fetch, len(snapshot.versions), snapshot.checksum)
 
     def take_in(self, fetch: RowFetch, versions: Sequence[RowVersion]) -> bool:
         """Keep rows of a stream, if the operation still wants them. Where it ends early, they are as good as any.

@@ -32,7 +32,7 @@ from ringlog.node.acks import Acks
 from ringlog.node.data_side import DataSide
 from ringlog.node.disk_rows import ROWS, DiskRows
 from ringlog.node.errors import NodeFailed, RowsDamaged
-from ringlog.node.holder import Holder, RowFetch
+from ringlog.node.holder import Holder
 from ringlog.node.identity import NodeFolder, NodeOptions
 from ringlog.node.loads import Loads
 from ringlog.node.log_copy import COPY
@@ -42,7 +42,6 @@ from ringlog.node.protocol.acks import Keep, acknowledge
 from ringlog.node.protocol.followers import Followers
 from ringlog.node.protocol.joining import After, Answered
 from ringlog.node.protocol.life import CompareDisk, FollowLog, OpenedMutations, OpenMutations, ServeRegisters, live
-from ringlog.node.protocol.stream import stream
 from ringlog.node.protocol.turn import (
     Acknowledged,
     BeginStream,
@@ -55,7 +54,6 @@ from ringlog.node.protocol.turn import (
     Tailed,
     Take,
 )
-from ringlog.node.pull import pulled
 from ringlog.node.rivals import Rivals
 from ringlog.node.server import HttpServer, make_api
 from ringlog.node.tail import MutationsTail
@@ -241,7 +239,7 @@ class NodeProcess:
             ServeRegisters: lambda _: self._data.start(self._acks.news),
             OpenMutations: lambda _: self._open_mutations(),
             Take: lambda _: self._take(),
-            BeginStream: lambda effect: self._stream(effect.fetch),
+            BeginStream: lambda effect: self._begin("stream", partial(self._data.pull_rows, effect.fetch)),
             Beside: lambda effect: self._begin(effect.name, partial(self._carry_out, effect.steps)),
             CountVerdicts: lambda effect: self._verdicts.update(effect.verdicts),
             Acknowledged: lambda _: self._folder.acknowledged,
@@ -367,20 +365,6 @@ class NodeProcess:
         thread = threading.Thread(target=guarded, name=name, daemon=True)
         self._threads.append(thread)
         thread.start()
-
-    def _stream(self, fetch: RowFetch) -> None:
-        holder, stopping = self._holder, self._stopping
-        about = {"source": holder.state.nodes[fetch.source].name, "operation": fetch.operation}
-        pull, tries = self._data.row_pull(fetch, holder.state), self._data.tries
-        steps = stream(fetch, tries, lambda: not stopping.is_set() and holder.wants(fetch), lambda: holder.state)
-
-        def once() -> None:
-            pull.once()
-            kept = holder.complete(fetch, pull.rows, pull.checksum())
-            log.info("streamed", rows=pull.rows, kept=kept, **about)
-
-        name = f"stream-{fetch.source[:8]}"
-        self._begin(name, lambda: pulled(steps, once, lambda: pull.rows, stopping, self._clock, **about))
 
     def _topic_lost(self, lost: Lost) -> None:
         """Nothing would come from it any more, or from its beginning what is not its beginning."""

@@ -1,31 +1,32 @@
-"""The gaining node's side of a stream: pull each range from its source, page by page, until it is all on the own disk.
+"""The gaining node's side of a stream, over gRPC: ``ringlog.node.protocol.stream`` in a thread for each.
 
 Every page is checked before it is kept: its sum and count, ascending registers above what is here already, all of them
-of the ranges that were asked for; at the end the sum and count over the whole call. A stream that breaks, whichever
-side was killed, goes on after the last page that is on the disk. ``ringlog.node.protocol.stream`` says how often it is
-tried.
+of the ranges that were asked for; at the end the sum and count over the whole call.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sized
 from contextlib import suppress
+from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol
 
 import grpc
 
 from ringlog.client.peers import Peers, Unreachable
 from ringlog.kernel.history import state_id_at
+from ringlog.kernel.state import ClusterState
 from ringlog.node.checks import cell_refusal, key_refusal
 from ringlog.node.errors import NodeFailed
+from ringlog.node.holder import RowFetch
 from ringlog.node.pages import Body, StreamBroken, received
-from ringlog.node.protocol.stream import Again, AskAgain, PullMissing, stream
+from ringlog.node.protocol.stream import Again, AskAgain, EndPages, KeepPage, NextPage, stream
 from ringlog.node.register_host import RegisterHost
 from ringlog.node.registers import RegisterFetch
 from ringlog.node.tries import Tries
-from ringlog.protocol.effects import At, Steps, WallClock, carry_out
+from ringlog.protocol.effects import At, WallClock, carry_out
 from ringlog.runtime.clock import Clock
 from ringlog.runtime.logs import get_logger
 from ringlog.wire.cells import Key, RegisterCell
@@ -38,52 +39,25 @@ RETRY_S = 0.2
 CALL_S = 30.0
 """One call's time. What has come by then is kept, and the next call goes on from there; only a call that brings nothing
 was in vain."""
-
-
 STREAM_ERRORS = (StreamBroken, Unreachable, WireError, grpc.RpcError, ValueError)
 """Why a stream has to be asked for again; a channel that is closed raises a ValueError."""
 
 
-def pulled(
-    steps: Steps[None],
-    once: Callable[[], None],
-    mark: Callable[[], object],
-    stopping: threading.Event,
-    clock: Clock,
-    **about: str,
-) -> None:
-    """Perform ``stream`` in the thread that asks. ``once``: one call, which raises one of ``STREAM_ERRORS`` if another
-    one is needed; ``mark``: how far it has come; ``about``: what the stream is, for the log.
+class Pull(Protocol):
+    """One stream as it is pulled. ``mark``: how far it has come; ``pages``: those behind, by one call, which raises one
+    of ``STREAM_ERRORS`` if another one is needed; ``keep``, ``end``: of ``KeepPage`` and ``EndPages``.
     """
-    said = ""
 
-    def attempt() -> AskAgain | None:
-        nonlocal said
-        before = mark()
-        try:
-            once()
-        except STREAM_ERRORS as error:
-            in_time = not isinstance(error, grpc.Call) or error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED
-            broken = AskAgain(
-                str(error.details() if isinstance(error, grpc.Call) else error), not in_time and mark() != before
-            )
-            if broken.why != said and not broken.got_on:
-                said = broken.why
-                log.info("stream waits", reason=said, **about)
-            return broken
-        return None
-
-    handlers: dict[type, Callable[[Any], Any]] = {
-        At: lambda _: None,
-        WallClock: lambda _: clock.now_us(),
-        PullMissing: lambda _: attempt(),
-        Again: lambda effect: stopping.wait(RETRY_S if effect.seconds is None else effect.seconds),
-    }
-    carry_out(steps, lambda effect: handlers[type(effect)](effect))
+    def mark(self) -> object: ...
+    def pages(self) -> Iterator[Sized]: ...
+    def keep(self, page: Any) -> bool: ...
+    def end(self) -> object: ...
 
 
 class Puller:
-    """Fetches what a node's registers wait for, one thread for each stream. ``start`` when there may be new ones."""
+    """Performs ``stream``, and fetches what a node's registers wait for, one thread for each stream. ``start`` when
+    there may be new ones.
+    """
 
     def __init__(self, host: RegisterHost, peers: Peers, tries: Tries, clock: Clock) -> None:
         self._host = host
@@ -114,52 +88,78 @@ class Puller:
             thread.join(CALL_S)
 
     def _pull(self, fetch: RegisterFetch) -> None:
-        host, about = self._host, {"source": fetch.source, "operation": fetch.operation}
-        steps = stream(
-            fetch,
-            self._tries,
-            lambda: not self._stopping.is_set() and fetch in host.value.fetching,
-            lambda: host.value.state,
-        )
-
-        def once() -> None:
-            count = self._once(fetch)
-            log.info("cells streamed", cells=count, **about)
-
+        host = self._host
+        pull = _CellPull(host, self._peers, fetch)
         with suppress(NodeFailed):  # the node's main loop says why
-            pulled(steps, once, lambda: host.mark(fetch), self._stopping, self._clock, **about)
+            self.carry_out(fetch, pull, lambda: fetch in host.value.fetching, lambda: host.value.state, fetch.source)
 
-    def _once(self, fetch: RegisterFetch) -> int:
-        """One call; the number of cells that came by it. Raises StreamBroken."""
-        total = 0
-        try:
-            for body in received(self._pages(fetch), fetch.source):
-                cells = cells_of(body, self._host.mark(fetch))
-                if self._stopping.is_set() or not self._host.receive_page(fetch, cells):
-                    raise StreamBroken("nobody wants it any more, or cells of other ranges came")
-                total += len(cells)
-        except StreamBroken as broken:
-            if broken.code == WRONG_NODE:
-                self._peers.forget(fetch.source)
-            raise
-        self._host.receive_end(fetch)
-        return total
+    def carry_out(
+        self,
+        fetch: RegisterFetch | RowFetch,
+        pull: Pull,
+        wanted: Callable[[], bool],
+        state: Callable[[], ClusterState],
+        source: str,
+    ) -> None:
+        """Perform ``stream`` in the thread that asks. ``source``: what it is called in the log."""
+        stopping, about = self._stopping, {"source": source, "operation": fetch.operation}
+        said, before = "", pull.mark()
+        pages: Iterator[Sized] = iter(())
 
-    def _pages(self, fetch: RegisterFetch) -> Iterator[StreamPage]:
-        value = self._host.value
+        def next_page(effect: NextPage) -> AskAgain | Sized:
+            nonlocal said, before, pages
+            if effect.is_first:
+                before, pages = pull.mark(), pull.pages()
+            try:
+                return next(pages, ())
+            except STREAM_ERRORS as error:
+                if isinstance(error, StreamBroken) and error.code == WRONG_NODE:
+                    self._peers.forget(fetch.source)
+                in_time = not isinstance(error, grpc.Call) or error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED
+                why = str(error.details() if isinstance(error, grpc.Call) else error)
+                broken = AskAgain(why, not in_time and pull.mark() != before)
+            if why != said and not broken.got_on:
+                said = why
+                log.info("stream waits", reason=said, **about)
+            return broken
+
+        handlers: dict[type, Callable[[Any], Any]] = {
+            At: lambda _: None,
+            WallClock: lambda _: self._clock.now_us(),
+            NextPage: next_page,
+            KeepPage: lambda effect: pull.keep(effect.page),
+            EndPages: lambda _: log.info("streamed", kept=pull.end(), **about),
+            Again: lambda effect: stopping.wait(RETRY_S if effect.seconds is None else effect.seconds),
+        }
+        steps = stream(fetch, self._tries, lambda: not stopping.is_set() and wanted(), state)
+        carry_out(steps, lambda effect: handlers[type(effect)](effect))
+
+
+class _CellPull:
+    def __init__(self, host: RegisterHost, peers: Peers, fetch: RegisterFetch) -> None:
+        self._host = host
+        self._peers = peers
+        self._fetch = fetch
+        self.mark = partial(host.mark, fetch)
+        self.keep = partial(host.receive_page, fetch)
+        self.end = partial(host.receive_end, fetch)
+
+    def pages(self) -> Iterator[dict[Key, RegisterCell]]:
+        fetch, state = self._fetch, self._host.value.state
         request = StreamRequest(
-            value.state.cluster_id,
+            state.cluster_id,
             fetch.source,
             fetch.epoch,
-            state_id_at(value.state, fetch.epoch),
+            state_id_at(state, fetch.epoch),
             self._host.node,
             fetch.operation,
             fetch.replication,
             fetch.ranges,
-            self._host.mark(fetch),
+            self.mark(),
         )
-        for data in self._peers.stream(fetch.source, "Stream", pack(request), CALL_S):
-            yield unpack(StreamPage, data)
+        messages = self._peers.stream(fetch.source, "Stream", pack(request), CALL_S)
+        for body in received((unpack(StreamPage, data) for data in messages), fetch.source):
+            yield cells_of(body, self.mark())
 
 
 def cells_of(body: Body, after: Key | None) -> dict[Key, RegisterCell]:

@@ -18,8 +18,9 @@ from ringlog.kernel.values import NodeId
 from ringlog.node.checks import token_of_partition
 from ringlog.node.holder import RowFetch
 from ringlog.node.pages import Body, StreamBroken, received
-from ringlog.node.store import RowVersion, VersionsSum, inside, order
-from ringlog.wire.data import WRONG_NODE, Rows, RowsRequest, StreamPage, pack, unpack
+from ringlog.node.protocol.stream import GainedRows
+from ringlog.node.store import RowVersion, inside, order
+from ringlog.wire.data import Rows, RowsRequest, StreamPage, pack, unpack
 
 CALL_S = 60.0
 
@@ -47,50 +48,29 @@ def rows_of(body: Body, after: RowVersion | None, fetch: RowFetch) -> tuple[RowV
 
 
 class RowPull:
-    """One stream of rows under ``state``; ``once`` is called until they are all there. ``keep`` gets them, page by
-    page: False if nobody wants them any more.
-    """
+    """A stream of rows that ``gained`` keeps, under ``state``: a ``Pull``."""
 
-    def __init__(
-        self,
-        peers: Peers,
-        node: NodeId,
-        state: ClusterState,
-        fetch: RowFetch,
-        keep: Callable[[RowFetch, Sequence[RowVersion]], bool],
-    ) -> None:
+    def __init__(self, peers: Peers, node: NodeId, state: ClusterState, gained: GainedRows) -> None:
         self._peers = peers
         self._node = node
         self._cluster_id = state.cluster_id
-        self._state_id = state_id_at(state, fetch.epoch)
-        self._fetch = fetch
-        self._keep = keep
-        self._last: RowVersion | None = None
-        self._sum = VersionsSum()
-        self.rows = 0
+        self._state_id = state_id_at(state, gained.fetch.epoch)
+        self._gained = gained
+        self.keep = gained.keep
+        self.end = gained.end
+
+    def mark(self) -> int:
         """How many have come so far."""
+        return self._gained.rows
 
-    def checksum(self) -> str:
-        """Of those that have come."""
-        return self._sum.hex()
+    def pages(self) -> Iterator[tuple[RowVersion, ...]]:
+        """One call. Raises StreamBroken, Unreachable, WireError, grpc.RpcError where there are more to come."""
+        for body in received(self.messages(), self._gained.fetch.source):
+            yield rows_of(body, self._gained.last, self._gained.fetch)
 
-    def once(self) -> None:
-        """Have them all; raises StreamBroken, Unreachable, WireError, grpc.RpcError where there are more to come."""
-        try:
-            for body in received(self._pages(), self._fetch.source):
-                rows = rows_of(body, self._last, self._fetch)
-                if not self._keep(self._fetch, rows):
-                    return
-                self._last = rows[-1]
-                self._sum.add(rows)
-                self.rows += len(rows)
-        except StreamBroken as broken:
-            if broken.code == WRONG_NODE:
-                self._peers.forget(self._fetch.source)
-            raise
-
-    def _pages(self) -> Iterator[StreamPage]:
-        fetch = self._fetch
+    def messages(self) -> Iterator[StreamPage]:
+        """What the source sends."""
+        fetch = self._gained.fetch
         request = RowsRequest(
             self._cluster_id,
             fetch.source,
@@ -101,7 +81,7 @@ class RowPull:
             fetch.replication,
             fetch.ranges,
             fetch.positions,
-            self._last,
+            self._gained.last,
         )
         for data in self._peers.stream(fetch.source, "StreamRows", pack(request), CALL_S):
             yield unpack(StreamPage, data)

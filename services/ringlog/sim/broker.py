@@ -275,6 +275,16 @@ class SimBroker:
         high: int = yield from self.world.call(host, self.host, ask, timeout)
         return high
 
+    def ends(self, host: SimHost, topic: str) -> Generator[Any, bool, dict[int, int] | None]:
+        """Partition to high watermark, asked for one after the other; None without an answer."""
+        found: dict[int, int] = {}
+        try:
+            for partition in self.topics[topic]:
+                found[partition.number] = yield from self.end(host, topic, partition.number)
+        except Unanswered:
+            return None
+        return found
+
     def first_at(self, host: SimHost, topic: str, number: int, time: Micros) -> Generator[Any, bool, int | None]:
         """Offset of the first record appended at ``time`` (rounded up to a millisecond) or later. Raises Unanswered."""
         partition = self.topics[topic][number]

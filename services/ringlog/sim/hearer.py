@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from ringlog.client.plans import Level
@@ -12,9 +12,10 @@ from ringlog.kernel.outcome import Entry, Outcome, UnreadableEntry
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Epoch, Micros
 from ringlog.log.folding import Start
-from ringlog.node.holder import RowFetch, Snapshot
+from ringlog.node.holder import RowFetch
 from ringlog.node.protocol.peers import PeerHeard
 from ringlog.node.registers import Reply, Taken
+from ringlog.node.store import RowVersion
 from ringlog.protocol.submission import Asked
 from ringlog.sim.broker import Partition, SimRecord
 from ringlog.wire.cells import Key
@@ -85,8 +86,8 @@ class Hearer:
     def acked(self, ack: NodeAck) -> None:
         """A node is about to publish an acknowledgement."""
 
-    def received(self, node: str, fetch: RowFetch, snapshot: Snapshot, kept: bool) -> None:
-        """A gaining node got rows from a source, and kept them or refused a late stream."""
+    def received(self, node: str, fetch: RowFetch, versions: Sequence[RowVersion]) -> None:
+        """A gaining node has got all rows from a source."""
 
     def mutation(self, key: str, mutation: Mutation) -> None:
         """A producer is about to send a write; ``key`` names it."""

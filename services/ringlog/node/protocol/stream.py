@@ -1,16 +1,19 @@
-"""A stream of a node, of rows or of registers.
+"""A stream of a node, of rows or of registers: page by page from its source, until it is all on the own disk.
 
-A stream is tried until it is whole, or nobody wants it any more, or it was tried as often as it may be
-(``ringlog.node.tries``): then an operator has it tried again, or not.
+A call brings one page after the other; one that breaks, whichever side was killed, is followed by another, which goes
+on after the last page that was kept. A stream is tried until it is whole, or nobody wants it any more, or it was tried
+as often as it may be (``ringlog.node.tries``): then an operator has it tried again, or not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ringlog.kernel.state import ClusterState
 from ringlog.node import holder, registers
+from ringlog.node.store import RowVersion, VersionsSum
 from ringlog.node.tries import Tries
 from ringlog.protocol.effects import At, Steps, WallClock
 
@@ -24,8 +27,24 @@ class AskAgain:
 
 
 @dataclass(frozen=True, slots=True)
-class PullMissing:
-    """Ask the source for what is missing, and keep it. Outcome: Broken, None if nothing is missing any more."""
+class NextPage:
+    """The next page of a call, the ``is_first`` one of a new call for what follows all that was kept. Outcome: it, an
+    empty one at the end of the stream, or AskAgain.
+    """
+
+    is_first: bool
+
+
+@dataclass(frozen=True, slots=True)
+class KeepPage:
+    """Have the page with what was kept before, and note how far that goes. Outcome: False if it is not to be kept."""
+
+    page: Any
+
+
+@dataclass(frozen=True, slots=True)
+class EndPages:
+    """All pages are here. No outcome: a stream that ends late is refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +66,47 @@ def stream(
         if not tries.may_try(fetch, fetch.operation, state()):
             yield Again(None)
             continue
-        broken: AskAgain | None = yield PullMissing()
+        broken: AskAgain | None = yield from _called()
         if broken is None:
             break
-        if not broken.got_on:
+        if not broken.got_on and wanted():
             now = yield WallClock()
             yield Again(tries.failed(fetch, fetch.operation, fetch.source, state(), broken.why, now))
     tries.over(fetch)
+
+
+def _called() -> Steps[AskAgain | None]:
+    """One call; None if it brought all that was missing."""
+    page = yield NextPage(is_first=True)
+    while not isinstance(page, AskAgain):
+        if not page:
+            yield EndPages()
+            return None
+        if not (yield KeepPage(page)):
+            return AskAgain("nobody wants it any more, or what came was not asked for")
+        page = yield NextPage(is_first=False)
+    return page
+
+
+class GainedRows:
+    """What has come of a stream of rows: ``rows`` in number, up to ``last``."""
+
+    def __init__(self, rows: holder.Holder, fetch: holder.RowFetch) -> None:
+        self.fetch = fetch
+        self.last: RowVersion | None = None
+        self.rows = 0
+        self._holder = rows
+        self._sum = VersionsSum()
+
+    def keep(self, page: Sequence[RowVersion]) -> bool:
+        """For ``KeepPage``."""
+        if not self._holder.take_in(self.fetch, page):
+            return False
+        self.last = page[-1]
+        self._sum.add(page)
+        self.rows += len(page)
+        return True
+
+    def end(self) -> bool:
+        """For ``EndPages``: False if nobody wants the rows any more."""
+        return self._holder.complete(self.fetch, self.rows, self._sum.hex())

@@ -31,7 +31,8 @@ from ringlog.kernel.state import ClusterState, in_order
 from ringlog.kernel.values import Micros
 from ringlog.protocol.effects import Steps
 from ringlog.sim.actors.registers import Message
-from ringlog.sim.actors.row_reads import RowsMessage, ends, take
+from ringlog.sim.actors.row_reads import RowsMessage, take
+from ringlog.sim.broker import MUTATIONS
 from ringlog.sim.chance import Chance
 from ringlog.sim.histories.events import Op
 from ringlog.sim.replica import Performers, SimReplica, Step, perform
@@ -179,7 +180,7 @@ class SimApplication:
             **replica.in_time,
             AwaitReplies: lambda effect: self._await(calls, effect),
             LookForNewest: lambda _: self._look(),
-            LookForEnds: partial(ends, self.sim, self.host),
+            LookForEnds: lambda _: self.sim.broker.ends(self.host, MUTATIONS),
         }
         self._under_way.append(calls)
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from ringlog.kernel.commands.verdicts import SettleVerdicts
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Epoch, Micros
 from ringlog.node.errors import NodeFailed, RowsDamaged
-from ringlog.node.holder import Holder, NotReady, NotServed, RowFetch, Snapshot
+from ringlog.node.holder import Holder, NotReady, NotServed, RowFetch
 from ringlog.node.member_copy import CopiedSide
 from ringlog.node.peek import Head
 from ringlog.node.protocol.acks import Keep, News, PublishAcknowledgement, RegisterSide, TopicEnds, acknowledge
@@ -29,7 +29,7 @@ from ringlog.node.protocol.life import (
     live,
 )
 from ringlog.node.protocol.loads import AwaitLoads, MeasureTablets, PublishLoad
-from ringlog.node.protocol.stream import AskAgain, PullMissing, stream
+from ringlog.node.protocol.stream import AskAgain, EndPages, GainedRows, KeepPage, NextPage, stream
 from ringlog.node.protocol.turn import (
     Acknowledged,
     BeginStream,
@@ -42,7 +42,7 @@ from ringlog.node.protocol.turn import (
     Tailed,
     Take,
 )
-from ringlog.node.store import RowStore, reads_from
+from ringlog.node.store import RowStore, RowVersion, reads_from
 from ringlog.node.tries import Tries
 from ringlog.protocol.effects import Steps
 from ringlog.protocol.load_reports import Amounts
@@ -70,6 +70,9 @@ LOOK_US: Micros = 2 * SECOND
 LATER = Rest(LOOK_US)
 LAST_WORD_US: Micros = SECOND
 LOADS_US: Micros = 2 * SECOND
+WHOLE = 2**31
+PAGES = (1, 400, WHOLE)
+"""Bytes that a page of rows has at least, but for the last."""
 LAGS_US: tuple[Micros, ...] = (0, 0, 30 * MS, 300 * MS, 1_500 * MS)
 
 
@@ -88,6 +91,7 @@ class SimHolder(Holder):
     def __init__(self, sim: Simulation, node: str, store: RowStore | None = None) -> None:
         super().__init__(node, store)
         self._sim = sim
+        self._streamed: dict[RowFetch, list[RowVersion]] = {}
 
     def adopt(self, state: ClusterState) -> list[RowFetch]:
         """As it ships."""
@@ -98,11 +102,18 @@ class SimHolder(Holder):
                 check.adopted(self.node, state)
         return fetches
 
-    def receive(self, fetch: RowFetch, snapshot: Snapshot) -> bool:
+    def take_in(self, fetch: RowFetch, versions: Sequence[RowVersion]) -> bool:
         """As it ships."""
-        kept = super().receive(fetch, snapshot)
-        for check in self._sim.on_received:
-            check.received(self.node, fetch, snapshot, kept)
+        taken = super().take_in(fetch, versions)
+        self._streamed.setdefault(fetch, []).extend(versions if taken else ())
+        return taken
+
+    def complete(self, fetch: RowFetch, rows: int, digest: str) -> bool:
+        """As it ships."""
+        kept, versions = super().complete(fetch, rows, digest), self._streamed.pop(fetch, [])
+        if kept:
+            for check in self._sim.on_received:
+                check.received(self.node, fetch, versions)
         return kept
 
     def _seen(self, value: bytes, _: Head | None) -> Mutation:
@@ -137,6 +148,9 @@ class SimNode:
         self.is_lost = False
         self._chance = Chance(sim.world.seed, f"node/{host.name}")
         self._slowness: Micros = self._chance.pick([1, 5, 20, 100, 400]) * MS
+        self._page_bytes = Chance(sim.world.seed, f"pages/{host.name}").pick(
+            PAGES if sim.shared["keeps_rows"] else [WHOLE]
+        )
 
     def start(self) -> None:
         """Begin a life on the host, which is up."""
@@ -264,7 +278,7 @@ class SimNode:
             Take: self._take,
             News: self._await_news,
             PublishAcknowledgement: self._publish,
-            TopicEnds: self._topic_ends,
+            TopicEnds: lambda _: sim.broker.ends(self.host, MUTATIONS),
             Rest: _rest,
             AskFor: self._ask,
             After: lambda _: _rest(LATER),
@@ -335,15 +349,6 @@ class SimNode:
         self.sim.world.store(self.host, "acknowledged", max(keep.epoch, self._acknowledged()))
         return True
 
-    def _topic_ends(self, _: TopicEnds) -> Step:
-        sim, ends = self.sim, {}
-        for partition in range(len(sim.broker.topics[MUTATIONS])):
-            try:
-                ends[partition] = yield from sim.broker.end(self.host, MUTATIONS, partition)
-            except Unanswered:
-                return None
-        return ends
-
     def _publish(self, publish: PublishAcknowledgement) -> Step:
         ack = publish.ack
         for check in self.sim.on_acked:
@@ -373,36 +378,44 @@ class SimNode:
     # ----------------------------------------------------------------------------------------- streaming
 
     def _fetch(self, fetch: RowFetch) -> Step:
-        sim, holder = self.sim, self.holder
+        sim, holder, gained, is_whole = self.sim, self.holder, GainedRows(self.holder, fetch), False
         source: SimNode = sim.shared["nodes"][fetch.source]
 
         def ask(answer: Callable[[Any], None]) -> None:
-            answer(source.serve(fetch))
+            answer(source.serve(fetch, gained.last))
 
-        def attempt(_: PullMissing) -> Step:
+        def next_page(effect: NextPage) -> Step:
+            nonlocal is_whole
+            if is_whole and not effect.is_first:
+                return ()
             try:
-                snapshot: Snapshot = yield from sim.world.call(self.host, source.host, ask, 2 * SECOND)
+                page, is_whole = yield from sim.world.call(self.host, source.host, ask, 2 * SECOND)
             except (NotReady, NotServed, Unanswered) as waiting:
                 sim.did["stream", type(waiting).__name__] += 1
                 return AskAgain(type(waiting).__name__)
+            return page
+
+        def keep(effect: KeepPage) -> Step:
             yield from sim.moments.at("streamed", self.host)
-            kept = holder.receive(fetch, snapshot)
-            sim.did["stream", "kept" if kept else "refused"] += 1
-            sim.world.tell(self.name, f"streamed {len(snapshot.versions)} rows for {fetch.operation}")
+            return gained.keep(effect.page)
+
+        def end(_: EndPages) -> None:
+            sim.did["stream", "kept" if gained.end() else "refused"] += 1
+            sim.world.tell(self.name, f"streamed {gained.rows} rows for {fetch.operation}")
             self._ack_signal.fire()
-            return None
 
         steps = stream(fetch, self.tries, lambda: holder.wants(fetch), lambda: holder.state)
-        return perform(
-            steps, *streaming(self.host, sim.world, self._chance, self._slowness, self._ack_signal, attempt, RETRY_US)
-        )
+        at_once, in_time = streaming(self.host, sim.world, self._chance, self._slowness, self._ack_signal, RETRY_US)
+        return perform(steps, {**at_once, EndPages: end}, {**in_time, NextPage: next_page, KeepPage: keep})
 
-    def serve(self, fetch: RowFetch) -> Snapshot | NotReady | NotServed:
-        """This node as a source."""
+    def serve(self, fetch: RowFetch, after: RowVersion | None) -> tuple[Sequence[RowVersion], bool] | Exception:
+        """This node as a source: a page, and whether that was all."""
+        whose = fetch.operation, fetch.replication, fetch.ranges
         try:
-            return self.holder.snapshot(fetch.operation, fetch.replication, fetch.ranges, dict(fetch.positions))
+            page = self.holder.page(*whose, dict(fetch.positions), after, self._page_bytes)
         except (NotReady, NotServed) as refused:
             return refused
+        return page, sum(len(one.partition_key) + len(one.value) for one in page) < self._page_bytes
 
     def read(self, table: str, key: bytes) -> None:
         """Answer a read now, if this node may; what it answers goes to the checks."""

@@ -42,36 +42,26 @@ class SimProducer:
 
     def burst(self, count: int, late: bool = False) -> None:
         """Start to send ``count`` writes; ``late`` ones are of just before the last generation."""
-        self.unfinished += 1
-        self.sim.world.spawn(self.host, "producer.burst", self._burst(count, late), self._ended)
+        self._start(lambda: self._draw(late), count)
 
     def imaged_burst(self, number: int, count: int) -> None:
         """Start to send ``count`` writes to tables with images; ``number``: of the action, from which they draw."""
         chance = Chance(self.sim.world.seed, f"imaged/{number}")
-        self.unfinished += 1
-        self.sim.world.spawn(
-            self.host, "producer.burst", self._send_all(lambda: self._draw_imaged(chance), count), self._ended
-        )
+        self._start(lambda: self._draw_imaged(chance), count)
 
     def tablet_burst(self, number: int, count: int, keyspace: str = IN_TABLETS) -> None:
         """Start to send ``count`` writes to the table in tablets, or of a zone; ``number``: of the action, from which
         they draw.
         """
         chance = Chance(self.sim.world.seed, f"tablet_burst/{number}")
-        self.unfinished += 1
-        self.sim.world.spawn(
-            self.host, "producer.burst", self._send_all(lambda: self._draw_tablet(chance, keyspace), count), self._ended
-        )
+        self._start(lambda: self._draw_tablet(chance, keyspace), count)
 
     def columns_burst(self, number: int, count: int) -> None:
         """Start to send ``count`` writes to the table whose columns change; ``number``: of the action, from which they
         draw.
         """
         chance = Chance(self.sim.world.seed, f"columns_burst/{number}")
-        self.unfinished += 1
-        self.sim.world.spawn(
-            self.host, "producer.burst", self._send_all(lambda: self._draw_respelled(chance), count), self._ended
-        )
+        self._start(lambda: self._draw_respelled(chance), count)
 
     def read_all(self, node: SimNode) -> None:
         """Read every key from one node, now."""
@@ -81,8 +71,9 @@ class SimProducer:
     def _ended(self, _: str) -> None:
         self.unfinished -= 1
 
-    def _burst(self, count: int, late: bool) -> Step:
-        return self._send_all(lambda: self._draw(late), count)
+    def _start(self, draw: Callable[[], Mutation | None], count: int) -> None:
+        self.unfinished += 1
+        self.sim.world.spawn(self.host, "producer.burst", self._send_all(draw, count), self._ended)
 
     def _send_all(self, draw: Callable[[], Mutation | None], count: int) -> Step:
         for _ in range(count):

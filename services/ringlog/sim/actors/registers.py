@@ -21,7 +21,7 @@ from ringlog.node import registers
 from ringlog.node.cells import Excerpt
 from ringlog.node.image import Image, fold
 from ringlog.node.protocol.registers import Done, DurableRegisters
-from ringlog.node.protocol.stream import Again, AskAgain, PullMissing, stream
+from ringlog.node.protocol.stream import Again, AskAgain, EndPages, KeepPage, NextPage, stream
 from ringlog.node.registers import Behind, RegisterFetch, RegisterReplica, Reply, Taken
 from ringlog.node.tries import Tries
 from ringlog.protocol.effects import At, WallClock
@@ -244,25 +244,26 @@ class SimRegisters:
         world, did = self.sim.world, self.sim.did
         source: SimRegisters = self.sim.shared["nodes"][fetch.source].registers
 
-        def attempt(_: PullMissing) -> Step:
-            while True:
-                ask = partial(source.page, fetch, kept.mark(fetch))
-                try:
-                    page: dict[Key, RegisterCell] = yield from world.call(self.host, source.host, ask, 2 * SECOND)
-                except (NotYet, Unanswered) as waiting:
-                    return AskAgain(type(waiting).__name__)
-                if not page:
-                    break
-                if not (yield from self._on_disk(partial(kept.receive_page, fetch, page))):
-                    did["register", "page refused"] += 1
-                    return AskAgain("page refused")
+        def next_page(_: NextPage) -> Step:
+            ask = partial(source.page, fetch, kept.mark(fetch))
+            try:
+                return (yield from world.call(self.host, source.host, ask, 2 * SECOND))
+            except (NotYet, Unanswered) as waiting:
+                return AskAgain(type(waiting).__name__)
+
+        def keep(effect: KeepPage) -> Step:
+            is_kept = yield from self._on_disk(partial(kept.receive_page, fetch, effect.page))
+            did["register", "page refused"] += not is_kept
+            return is_kept
+
+        def end(_: EndPages) -> None:
             did["register", "stream kept" if kept.receive_end(fetch) else "stream refused"] += 1
             world.tell(self.host.name, f"has the registers for {fetch.operation}")
             self.news.fire()
-            return None
 
         steps = stream(fetch, self._tries, lambda: fetch in kept.value.fetching, lambda: kept.value.state)
-        return perform(steps, *streaming(self.host, world, self._chance, self._slowness, self.news, attempt))
+        at_once, in_time = streaming(self.host, world, self._chance, self._slowness, self.news)
+        return perform(steps, {**at_once, EndPages: end}, {**in_time, NextPage: next_page, KeepPage: keep})
 
     def page(self, fetch: RegisterFetch, after: Key | None, answer: Callable[[Any], None]) -> None:
         """These registers as a source: some of those behind a register."""
@@ -277,18 +278,14 @@ class SimRegisters:
         answer(NotYet())
 
 
-Performed = tuple[dict[type, Callable[[Any], Any]], Performers]
-
-
 def streaming(
     host: SimHost,
     world: SimWorld,
     chance: Chance,
     slowness: Micros,
     news: Signal,
-    attempt: Callable[[PullMissing], Step],
     retry: Micros = RETRY_US,
-) -> Performed:
+) -> tuple[dict[type, Callable[[Any], Any]], Performers]:
     """How a stream to ``host`` is performed: at once, and in time. Its ``news``: there will be no more attempts."""
 
     def again(effect: Again) -> Step:
@@ -299,4 +296,4 @@ def streaming(
     def turn(_: At) -> Step:
         yield chance.below(slowness) + 1
 
-    return {WallClock: lambda _: world.clock(host)}, {At: turn, PullMissing: attempt, Again: again}
+    return {WallClock: lambda _: world.clock(host)}, {At: turn, Again: again}

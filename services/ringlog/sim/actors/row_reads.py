@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ringlog.client import row_reads
 from ringlog.client.plans import Level
-from ringlog.client.row_reads import FoundPartition, LookForEnds
+from ringlog.client.row_reads import FoundPartition
 from ringlog.kernel.values import Micros
 from ringlog.node.row_reads import CATCH_UP_S, answered
 from ringlog.protocol.effects import Steps
-from ringlog.sim.broker import MUTATIONS
 from ringlog.sim.keeping import AGAIN, POSITION
 from ringlog.sim.replica import Step
-from ringlog.sim.world import MS, SimHost, Unanswered
+from ringlog.sim.world import MS, SimHost
 from ringlog.wire.data import BEHIND, ReadRowsReply, ReadRowsRequest
 
 if TYPE_CHECKING:
@@ -127,14 +126,3 @@ def _read(application: RowReader, chosen: AcknowledgedWrite, at: dict[int, int],
         sim.world.tell(application.host.name, f"read {len(found.writes)} rows of {chosen.key!r} {way}")
         for check in sim.on_found_rows:
             check.found_rows(begun, at, found)
-
-
-def ends(sim: Simulation, host: SimHost, _: LookForEnds) -> Step:
-    """Where the mutations end now; None if the broker does not say."""
-    found = {}
-    for partition in range(len(sim.broker.topics[MUTATIONS])):
-        try:
-            found[partition] = yield from sim.broker.end(host, MUTATIONS, partition)
-        except Unanswered:
-            return None
-    return found

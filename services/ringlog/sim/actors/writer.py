@@ -105,13 +105,7 @@ class SimWriter:
     def _ends(self, effect: EndsOf) -> Step:
         if effect.topic == MUTATIONS:
             self._ahead = self.host.skew > 0
-        ends: dict[int, int] = {}
-        try:
-            for partition in self.sim.broker.topics[effect.topic]:
-                ends[partition.number] = yield from self.sim.broker.end(self.host, effect.topic, partition.number)
-        except Unanswered:
-            return None
-        return ends
+        return (yield from self.sim.broker.ends(self.host, effect.topic))
 
     def _first(self, effect: FirstSince) -> Step:
         found: dict[int, int | None] = {}

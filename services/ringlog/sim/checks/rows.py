@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from ringlog.kernel.outcome import Entry
 from ringlog.kernel.ring.murmur3 import token_of
 from ringlog.kernel.state import EMPTY_STATE, ClusterState, Placement, RangeGroup
 from ringlog.kernel.tablets.groups import group_of, map_of
-from ringlog.node.holder import NotReady, NotServed, RowFetch, Snapshot
+from ringlog.node.holder import NotReady, NotServed, RowFetch
 from ringlog.node.store import RowVersion
 from ringlog.protocol.zone_groups import SESSIONS
 from ringlog.sim.checks.accepted import NAME, AcceptedWrites
@@ -39,7 +39,7 @@ class RowsCheck(Check):
         super().__init__(sim)
         self._writes = sim.shared[ACCEPTED] = AcceptedWrites(sim)
         self._placed: dict[str, tuple[object, object] | None] = {}
-        self._parts: dict[tuple[str, str], list[Snapshot]] = {}
+        self._parts: dict[tuple[str, str], list[Sequence[RowVersion]]] = {}
         self._probed = 0
 
     def begin(self, state: ClusterState) -> None:
@@ -83,13 +83,13 @@ class RowsCheck(Check):
             if written.counts and written.offset < positions.get(written.partition, 0) and name not in found:
                 self._lacks(node, f"{name} of offset {written.offset} in its answer of {key!r} at {epoch}")
 
-    def received(self, node: str, fetch: RowFetch, snapshot: Snapshot, kept: bool) -> None:
+    def received(self, node: str, fetch: RowFetch, versions: Sequence[RowVersion]) -> None:
         """Rows of the ranges that were asked for, every accepted one that the receiver will not read itself."""
         self._writes.look()
-        for version in snapshot.versions:
+        for version in versions:
             if not any(holds(start, end, version.token) for start, end in fetch.ranges):
                 self._broken(node, f"was sent {version.partition_key!r} of another range for {fetch.operation}")
-        sent, positions = {version.value for version in snapshot.versions}, dict(fetch.positions)
+        sent, positions = {version.value for version in versions}, dict(fetch.positions)
         placement = _placement(self._node(node).holder.state)
         if placement is not None and placement.key == fetch.replication:
             for written in self._writes.records:
@@ -97,8 +97,7 @@ class RowsCheck(Check):
                 early = written.offset < positions.get(written.partition, 0)
                 if written.counts and wanted and early and written.value not in sent:
                     self._lacks(node, f"{written.key!r} of offset {written.offset}, not sent for {fetch.operation}")
-        if kept:
-            self._parts.setdefault((node, fetch.operation), []).append(snapshot)
+        self._parts.setdefault((node, fetch.operation), []).append(versions)
         self._inspect(self._node(node))
 
     def acked(self, ack: NodeAck) -> None:
@@ -107,7 +106,7 @@ class RowsCheck(Check):
             if report.operation.startswith(SESSIONS):
                 continue
             parts = self._parts.get((ack.node, report.operation), [])
-            rows, digest = sum(len(part.versions) for part in parts), _digest(parts)
+            rows, digest = sum(map(len, parts)), _digest(parts)
             if (report.rows, report.checksum) != (rows, digest):
                 self._broken(ack.node, f"reports {report}, it was sent {rows} rows with checksum {digest}")
 
@@ -195,9 +194,9 @@ def _group(groups: tuple[RangeGroup, ...], token: int) -> RangeGroup | None:
     return next((group for group in groups if holds(group.start, group.end, token)), None)
 
 
-def _digest(parts: Iterable[Snapshot]) -> str:
+def _digest(parts: Iterable[Sequence[RowVersion]]) -> str:
     """What a report says of streams: one hash over theirs; of no rows at all if there were no streams."""
-    each = sorted(_checksum(part.versions) for part in parts)
+    each = sorted(map(_checksum, parts))
     return hashlib.sha256("".join(each).encode()).hexdigest()
 
 
