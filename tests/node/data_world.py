@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from ringlog.client.coordinator import Coordinator
@@ -49,7 +50,8 @@ def until(condition: Callable[[], bool], what: str) -> None:
 class DataNode:
     """The data side of node ``number``; it follows the log on its own while ``is_following``.
 
-    ``named``: the epochs that requests waited for.
+    ``named``: the epochs that requests waited for; ``hurries``: how often the reader of the log was to go on for one,
+    and still is to.
     """
 
     def __init__(self, world: DataWorld, number: int, folder: Path) -> None:
@@ -65,6 +67,7 @@ class DataNode:
         self.holder = Holder(self.id)
         trust = self.world.trust_of(self.number)
         self.named: list[Epoch] = []
+        self.hurries = [0, 0]
         self.server = DataServer(
             self.host,
             self.holder,
@@ -74,6 +77,7 @@ class DataNode:
             self.world.page_bytes,
             trust=trust,
             named=self.named.append,
+            hurry=self.hurry,
         )
         self.tries = Tries()
         self.peers = Peers(self.world.find, trust)
@@ -81,6 +85,12 @@ class DataNode:
         self.server.start()
         self.is_up = True
         self.follow()
+
+    @contextmanager
+    def hurry(self) -> Iterator[None]:
+        self.hurries = [self.hurries[0] + 1, self.hurries[1] + 1]
+        yield
+        self.hurries[1] -= 1
 
     def follow(self) -> None:
         """Adopt the newest state, if it is to follow."""

@@ -48,6 +48,8 @@ from ringlog.wire.data import (
     VALUE_BYTES_MAX,
     ReadReply,
     ReadRequest,
+    ReadRowsReply,
+    ReadRowsRequest,
     RowsRequest,
     StreamPage,
     StreamRequest,
@@ -139,6 +141,19 @@ def test_a_request_from_a_future_that_the_log_does_not_have_changes_nothing(worl
     assert world.coordinator.read("ks", NAME).cell == RegisterCell(1, b"acknowledged")
     node.stop()
     assert dict(recover(node.folder)[0].cells) == {KEY: RegisterCell(1, b"acknowledged")}
+
+
+def test_the_reader_of_the_log_goes_on_for_a_request_that_waits_for_it_and_only_then(world: DataWorld) -> None:
+    node = world.nodes[1]
+    assert read_of(node, world.state).refused == ""
+    assert write_of(node, world.state, KEY, RegisterCell(2, b"x")) == ""
+    assert node.hurries == [0, 0]
+    ahead = invented(world.state, Noop())
+    assert read_of(node, ahead).refused == BEHIND
+    assert write_of(node, ahead, KEY, RegisterCell(9, b"x")) == BEHIND
+    rows = ReadRowsRequest(ahead.cluster_id, node.id, ahead.epoch, ahead.state_id, "ks.t", "t", b"k", (), False, False)
+    assert unpack(ReadRowsReply, call(node, "ReadRows", rows)).refused
+    assert node.hurries == [4, 0], "a read, a write and its like, rows"
 
 
 def test_a_plan_of_another_history_is_refused_once_the_log_shows_it(world: DataWorld) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from typing import TypeVar
 
 import grpc
@@ -79,7 +80,8 @@ OPTIONS = (
 class DataServer:
     """Serves ``host``'s registers, and streams of ``holder``'s rows.
 
-    ``entries`` answers peers that are behind; ``named`` hears of epochs that are not here yet.
+    ``entries`` answers peers that are behind; ``named`` hears of epochs that are not here yet, and during ``hurry`` a
+    request waits for one: the node's own reader of the log, which may rest, goes on.
 
     ``port`` 0, or one that is taken: any free one of ``address``. ``cluster_id`` gives the cluster that the node is in,
     empty while it does not know.
@@ -97,6 +99,7 @@ class DataServer:
         *,
         entries: Callable[[EntriesRequest], EntriesReply] | None = None,
         named: Callable[[Epoch], object] = lambda _: None,
+        hurry: Callable[[], AbstractContextManager[object]] = nullcontext,
         trust: Callable[[], Trust] = current,
     ) -> None:
         self._host = host
@@ -106,6 +109,7 @@ class DataServer:
         self._silence_s = silence_s
         self._entries_for = entries
         self._named = named
+        self._hurry = hurry
         self._trust = trust
         self._streams = threading.BoundedSemaphore(STREAMS_MAX)
         self._server = grpc.server(
@@ -147,7 +151,8 @@ class DataServer:
             return pack(WriteReply(self._host.node, self._epoch(), refused))
         try:
             newest = request.newest, request.newest_id
-            found = self._host.write(request.key, request.cell, request.epoch, request.state_id, newest)
+            with self._hurried(request.epoch):
+                found = self._host.write(request.key, request.cell, request.epoch, request.state_id, newest)
         except NodeFailed as unknown:
             context.abort(grpc.StatusCode.ABORTED, f"nobody knows whether it was written: {unknown}")
         if isinstance(found, Behind):
@@ -162,7 +167,8 @@ class DataServer:
             return pack(ReadReply(self._host.node, self._epoch(), refused))
         try:
             newest = request.newest, request.newest_id
-            found = self._host.read(request.key, request.epoch, request.state_id, newest)
+            with self._hurried(request.epoch):
+                found = self._host.read(request.key, request.epoch, request.state_id, newest)
         except NodeFailed as failed:
             context.abort(grpc.StatusCode.ABORTED, str(failed))
         if isinstance(found, Behind):
@@ -175,7 +181,8 @@ class DataServer:
         refused = self._misdirected(request.cluster_id, request.node) or checks.rows_refusal(request)
         if refused:
             return pack(ReadRowsReply(self._host.node, self._epoch(), refused))
-        reply = row_reads.answered(self._holder, request, row_reads.CATCH_UP_S)
+        with self._hurried(request.epoch):
+            reply = row_reads.answered(self._holder, request, row_reads.CATCH_UP_S)
         if reply.epoch < request.epoch:
             self._named(request.epoch)
         return pack(reply)
@@ -196,6 +203,10 @@ class DataServer:
 
     def _epoch(self) -> int:
         return self._host.value.state.epoch
+
+    def _hurried(self, epoch: Epoch) -> AbstractContextManager[object]:
+        """While a request may wait for ``epoch``."""
+        return self._hurry() if self._epoch() < epoch else nullcontext()
 
     def _misdirected(self, cluster_id: str, node: str) -> str:
         """The code that refuses a message for somebody else."""

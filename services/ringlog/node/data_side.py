@@ -85,6 +85,7 @@ class DataSide:
             options.data_port or folder.data_port,
             entries=entries.answered,
             named=self.asking.named.note,
+            hurry=lambda: replica.pace.hurry(),
         )
         self.port = self._server.port
         folder.keep_data_port(self.port)
