@@ -12,6 +12,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
+from ringlog.kernel.values import SECOND_US
 from ringlog.runtime.figures import FIGURES
 from ringlog.runtime.scrape import JSON, METRICS, TEXT, HttpAnswer
 from ringlog.runtime.settings import ProcessSettings
@@ -20,7 +21,6 @@ from ringlog.runtime.trust import current, guard
 from ringlog.runtime.watch_server import LOOK_S, FiguresServer
 
 PREFIX = "ringlog_cdc_"
-US = 1_000_000
 
 
 class Metrics:
@@ -66,8 +66,8 @@ class Metrics:
 
     def watch(self, low_watermark: Callable[[], int], horizon: Callable[[], int]) -> None:
         """Show the writer's promises; both in microseconds, asked for at each scrape."""
-        self._gauge("low_watermark_seconds").set_function(lambda: low_watermark() / US)
-        self._gauge("horizon_seconds").set_function(lambda: horizon() / US)
+        self._gauge("low_watermark_seconds").set_function(lambda: low_watermark() / SECOND_US)
+        self._gauge("horizon_seconds").set_function(lambda: horizon() / SECOND_US)
 
     def observe(self, event: str, fields: Mapping[str, Any]) -> None:
         """Take in one line of the progress."""
@@ -87,7 +87,7 @@ class Metrics:
         self._rate.set(fields["rows_per_second"])
         self._epoch.set(fields["epoch"])
         self._waiting.set(0)
-        self._generation.set(self._start / US)
+        self._generation.set(self._start / SECOND_US)
         if fields.get("behind") is not None:
             self._behind.set(fields["behind"])
 

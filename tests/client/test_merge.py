@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ringlog.client.merge import LiveCell, LivePartition, LiveRow, merged
 from ringlog.kernel.generations.statements import TableShape
-from ringlog.kernel.rows.writes import SECOND
 from ringlog.kernel.schema.types import serialize
+from ringlog.kernel.values import SECOND_US
 from ringlog.wire.records import (
     INSERT,
     PARTITION_DELETE,
@@ -72,10 +72,10 @@ def test_an_updated_row_lives_by_its_cells_only() -> None:
 
 def test_what_expired_does_not_bring_back_what_it_replaced() -> None:
     writes = (put(1, a=b"1"), put(2, UPDATE, ttl=10, a=b"2"))
-    end = 2 + 10 * SECOND
+    end = 2 + 10 * SECOND_US
     assert only(*writes, now=end - 1) == LiveRow((ROW,), 1, (LiveCell("a", b"2", 2),))
     assert only(*writes, now=end) == LiveRow((ROW,), 1, ())
-    assert only(put(1, INSERT, ttl=10, a=b"1"), now=1 + 10 * SECOND) is None
+    assert only(put(1, INSERT, ttl=10, a=b"1"), now=1 + 10 * SECOND_US) is None
 
 
 def test_a_collection_is_merged_by_its_elements_and_shown_whole() -> None:

@@ -7,8 +7,9 @@ import pytest
 from ringlog.kernel.commands.nodes import DeclareDown, DeclareUp, UnregisterNode, UpdateNode
 from ringlog.kernel.commands.zones import AlterZone, SetDataNodes
 from ringlog.kernel.state import ClusterState
+from ringlog.kernel.values import SECOND_US
 from ringlog.kernel.zones.model import NEVER
-from ringlog.protocol.data_nodes import SECOND, Timers, due, followed, matching, running
+from ringlog.protocol.data_nodes import Timers, due, followed, matching, running
 from ringlog.wire.ids import time_of
 from tests.kernel.entries import applied
 from tests.kernel.zones.scenes import done, ids, letter, with_zone
@@ -30,7 +31,7 @@ class Looks:
 
     def at(self, seconds: float) -> str:
         """The data nodes that follow then, by letters; empty: nothing is to be done."""
-        now = time_of(self.state.state_id) + int(seconds * SECOND)
+        now = time_of(self.state.state_id) + int(seconds * SECOND_US)
         found = due(self.timers, self.state, now)
         assert len(found) <= 1
         if not found:
@@ -49,7 +50,7 @@ def test_another_one_that_comes_meanwhile_begins_the_time_anew_and_both_count_at
     look = Looks(applied(with_zone("AB", **FIVE), letter("C")))
     look.see(applied(look.state, letter("D")))
     first = time_of(look.state.history.tail[-2].state_id)
-    assert due(look.timers, look.state, first + 5 * SECOND) == () or look.at(0) == ""
+    assert due(look.timers, look.state, first + 5 * SECOND_US) == () or look.at(0) == ""
     assert look.at(4.9) == ""
     assert look.at(5.0) == "ABCD"
 

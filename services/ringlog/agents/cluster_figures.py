@@ -13,8 +13,7 @@ from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.service import in_recovery, read_group
 from ringlog.kernel.state import NODE_STATES, ClusterState
 from ringlog.kernel.tablets.track import transitions
-from ringlog.kernel.values import Epoch, Micros
-from ringlog.log.figures import SECOND_US
+from ringlog.kernel.values import SECOND_US, Epoch, Micros
 from ringlog.protocol.waits import WAITS, operation_waits, tablet_waits
 from ringlog.runtime.figures import Sample
 from ringlog.wire.records import NodeAck

@@ -37,7 +37,7 @@ from ringlog.kernel.commands.keyspaces import REPLICATION_BYTES_MAX
 from ringlog.kernel.commands.rebalances import REASON_LENGTH_MAX
 from ringlog.kernel.outcome import Rejected
 from ringlog.kernel.ownership.kinds import strategy_of
-from ringlog.kernel.state import ClusterState, Table
+from ringlog.kernel.state import NO_MEMBER, ClusterState, Table
 from ringlog.kernel.values import Column, Command
 from ringlog.kernel.zones.model import REPLICAS_MAX, ZoneLink, ZonePartition, ZoneStep, partition_key
 
@@ -140,7 +140,7 @@ def _everybody(state: ClusterState) -> Rejected | None:
     used += [operation.replication for operation in state.operations.values() if operation.replication is not None]
     if not any(strategy_of(replication).is_everywhere for replication in used):
         return None
-    members = sum(node.state not in ("none", "left") for node in state.nodes.values())
+    members = sum(node.state not in NO_MEMBER for node in state.nodes.values())
     what = f"placement: the record of a range with {members:,} members"
     then = "with that number of nodes no keyspace can be on all of them"
     return _refusal(what, _RECORD + keys + _MEMBER * members, CHANGE_BYTES_MAX, then)

@@ -16,7 +16,7 @@ for the epochs of the values, ``project`` of the last one. Values carry the epoc
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, make_dataclass
+from dataclasses import dataclass, fields, make_dataclass
 from inspect import getdoc
 from typing import Annotated, Any, Final, TypeVar, get_type_hints
 
@@ -72,7 +72,7 @@ HEAD: Final = "head"
 class NodeChange(Node):
     """A member of the directory, as it is since ``epoch``."""
 
-    epoch: Epoch = field(kw_only=True)
+    epoch: Epoch = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,14 +118,14 @@ class KeyspaceChange:
 class TableChange(Table):
     """A table; in ``columns`` user types are spelled out."""
 
-    epoch: Epoch = field(kw_only=True)
+    epoch: Epoch = 0
 
 
 @dataclass(frozen=True, slots=True)
 class TypeChange(UserType):
     """A user type."""
 
-    epoch: Epoch = field(kw_only=True)
+    epoch: Epoch
 
 
 def _change_of(part: StatePart, own: Iterable[tuple[str, Any]] = ()) -> type[Any]:

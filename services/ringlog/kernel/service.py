@@ -30,7 +30,7 @@ from typing import Final
 
 from immutables import Map
 
-from ringlog.kernel.state import ClusterState, Node, Recovery, ServiceMember, in_order
+from ringlog.kernel.state import STAYS, ClusterState, Node, Recovery, ServiceMember, in_order
 from ringlog.kernel.values import Epoch, NodeId, Witness
 
 JOINING: Final = "joining"
@@ -188,7 +188,7 @@ def _place(node: Node) -> tuple[str, str]:
 
 def _stays(node: Node) -> bool:
     """True for a node that owns tokens, and is not asked to give them up."""
-    return node.state in ("normal", "moving")
+    return node.state in STAYS
 
 
 # ------------------------------------------------------------------------------------------------------------ gate

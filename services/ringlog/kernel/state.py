@@ -63,6 +63,8 @@ V = TypeVar("V")
 NODE_STATES = ("none", "joining", "normal", "moving", "leaving", "left")
 NO_MEMBER = ("none", "left")
 """The states of nodes that are no members, and do not become any."""
+STAYS = ("normal", "moving")
+"""The states of members that are members before and after."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,8 @@ Token = int
 Micros = int
 """Microseconds since 1970-01-01 UTC."""
 
+SECOND_US: Final[Micros] = 1_000_000
+
 NodeId = str
 OperationId = str
 GenerationId = str

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import ringlog
 from ringlog.kernel.outcome import OutcomeKind
-from ringlog.kernel.values import Epoch, Micros
+from ringlog.kernel.values import SECOND_US, Epoch, Micros
 from ringlog.log.following import Halt
 from ringlog.log.replica import LogReplica
 from ringlog.runtime.figures import Sample
@@ -16,7 +16,6 @@ from ringlog.runtime.trust import current
 
 SILENT_S = 20.0
 """A broker that has not said for so long where the log ends counts as away: a few looks of the replica."""
-SECOND_US = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)

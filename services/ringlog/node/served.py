@@ -10,15 +10,12 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Mapping
-from typing import Final
 
 from ringlog.kernel.balance.model import READS, WRITES
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.tablets.groups import map_of
-from ringlog.kernel.values import Micros, Token
+from ringlog.kernel.values import SECOND_US, Micros, Token
 from ringlog.protocol.load_reports import SELDOM_US, Amounts
-
-SECOND_US: Final[Micros] = 1_000_000
 
 Counts = Mapping[tuple[str, str, int, int], int]
 """Kind, table, number of its tablets, tablet: requests."""

@@ -23,8 +23,8 @@ from typing import Final
 
 from ringlog.kernel.settings import setting
 from ringlog.kernel.state import EMPTY_STATE, ClusterState
-from ringlog.kernel.values import Epoch, Micros, NodeId
-from ringlog.log.figures import SECOND_US, LogView, log_samples, process_samples
+from ringlog.kernel.values import SECOND_US, Epoch, Micros, NodeId
+from ringlog.log.figures import LogView, log_samples, process_samples
 from ringlog.node.protocol.turn import Tailed
 from ringlog.runtime.figures import Sample
 from ringlog.runtime.health import Health

@@ -15,7 +15,7 @@ from ringlog.kernel.generations.describe import current
 from ringlog.kernel.generations.verdicts import widest_leeway
 from ringlog.kernel.settings import leeway_at, setting
 from ringlog.kernel.state import CdcWriter, ClusterState, in_order
-from ringlog.kernel.values import Micros
+from ringlog.kernel.values import SECOND_US, Micros
 from ringlog.log.appended import newest_append
 from ringlog.log.errors import LogError
 from ringlog.log.topics import MUTATIONS, admin_client, topic_name
@@ -28,7 +28,6 @@ from ringlog.protocol.draw import Draw
 MINUTE_US: Micros = 60_000_000
 """More than the validator demands (``protocol.limits``), whose clock may be ahead of this one."""
 SKEW_US: Micros = 10_000_000
-SECOND_US = 1_000_000
 _CHANGE = 'ringlog submit \'{"command": "ChangeSettings", "settings": {"cdc_timestamp_ahead_max_us": …}}\''
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ringlog.kernel.service import GATED, explained, in_recovery, missing, next_step, read_group, wanted_size
-from ringlog.kernel.state import ClusterState, in_order
+from ringlog.kernel.state import STAYS, ClusterState, in_order
 from ringlog.operator import views
 from ringlog.operator.shown import printable
 from ringlog.protocol.witnesses import witnesses_of
@@ -45,7 +45,7 @@ def _lacking(state: ClusterState) -> str:
     members, wanted = read_group(state), wanted_size(state)
     if len(members) < wanted:
         return f"{wanted - len(members)} more nodes that are normal, up and not excluded"
-    if any(state.nodes[name].state not in ("normal", "moving") for name in members):
+    if any(state.nodes[name].state not in STAYS for name in members):
         return "another node that is normal, up and not excluded: the last member stays"
     return ""
 

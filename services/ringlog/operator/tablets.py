@@ -10,7 +10,7 @@ from ringlog.kernel.balance.advice import Advice
 from ringlog.kernel.balance.measures import by_size
 from ringlog.kernel.balance.model import NOWHERE, STOPS, WHY, BalanceStop, MeasuredLoads, Migration, Place
 from ringlog.kernel.balance.reports import Reports
-from ringlog.kernel.state import ClusterState, in_order
+from ringlog.kernel.state import NO_MEMBER, ClusterState, in_order
 from ringlog.kernel.tablets.groups import map_of
 from ringlog.kernel.tablets.map import TabletMap, TabletReplica
 from ringlog.kernel.tablets.stages import session
@@ -161,7 +161,7 @@ def loads_view(state: ClusterState, measured: Mapping[NodeId, MeasuredLoads]) ->
             of_node[shard] = of_node.get(shard, 0) + 1
     found = []
     for name, node in sorted((node.name, node) for node in state.nodes.values()):
-        if node.state in ("none", "left") and node.id not in counts:
+        if node.state in NO_MEMBER and node.id not in counts:
             continue
         of_node = counts.get(node.id, {})
         shards = [of_node.get(shard, 0) for shard in range(max(node.shards, *(one + 1 for one in of_node), 0))]

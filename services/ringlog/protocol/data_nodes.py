@@ -39,9 +39,9 @@ from immutables import Map
 
 from ringlog.kernel.commands.zones import SetDataNodes
 from ringlog.kernel.history import state_id_at
-from ringlog.kernel.state import ClusterState, Node, in_order
+from ringlog.kernel.state import STAYS, ClusterState, Node, in_order
 from ringlog.kernel.tablets.track import drained_by
-from ringlog.kernel.values import Epoch, Micros, NodeId
+from ringlog.kernel.values import SECOND_US, Epoch, Micros, NodeId
 from ringlog.kernel.zones.data import keyspaces_in
 from ringlog.kernel.zones.distribution import is_alive
 from ringlog.kernel.zones.filter import broken_filter
@@ -60,7 +60,6 @@ ATTRIBUTES: Final = (
     "capacity",
 )
 """What a filter sees of a node."""
-SECOND: Final[Micros] = 1_000_000
 SCALE_UP: Final = "scale_up"
 SCALE_DOWN: Final = "scale_down"
 
@@ -123,7 +122,7 @@ def unfit(state: ClusterState, zone: Zone) -> frozenset[NodeId]:
     """The nodes that may not have data of a zone: who has not joined, or is to leave; nobody if it places nothing."""
     if not keyspaces_in(state, zone.name):
         return frozenset()
-    outside = (node.id for node in state.nodes.values() if node.state not in ("normal", "moving"))
+    outside = (node.id for node in state.nodes.values() if node.state not in STAYS)
     return frozenset(outside).union(drained_by(state))
 
 
@@ -175,7 +174,7 @@ def _timer(timers: Timers, zone: Zone, name: str, nodes: frozenset[NodeId]) -> R
         return None
     wait = zone.scale_up if name == SCALE_UP else zone.scale_down
     since = max(timers.since[zone.name, node] for node in nodes)
-    fires = None if wait == NEVER else since + wait * SECOND
+    fires = None if wait == NEVER else since + wait * SECOND_US
     return RunningTimer(zone.name, name, tuple(sorted(nodes)), since, fires, wait)
 
 

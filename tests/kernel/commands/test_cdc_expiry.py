@@ -18,10 +18,10 @@ from ringlog.kernel.commands.keyspaces import CreateKeyspace
 from ringlog.kernel.commands.schema import AlterTable, DropTable
 from ringlog.kernel.generations.admission import rules_of
 from ringlog.kernel.generations.describe import ranges_digest
-from ringlog.kernel.generations.expiry import SECOND_US, log_retention, past_ttls
+from ringlog.kernel.generations.expiry import log_retention, past_ttls
 from ringlog.kernel.generations.vectors import StreamTable
 from ringlog.kernel.state import ClusterState, PastTtl
-from ringlog.kernel.values import CdcOptions, Command, Replication
+from ringlog.kernel.values import SECOND_US, CdcOptions, Command, Replication
 from tests.kernel.commands.test_cdc import FIRST, LOGGED, code, joined
 from tests.kernel.entries import applied, founded
 

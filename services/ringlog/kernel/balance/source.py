@@ -22,7 +22,7 @@ from ringlog.kernel.balance.sizing import MERGE
 from ringlog.kernel.commands.pauses import pause_of
 from ringlog.kernel.modes import BALANCING
 from ringlog.kernel.settings import setting
-from ringlog.kernel.state import ClusterState, Node, in_order
+from ringlog.kernel.state import STAYS, ClusterState, Node, in_order
 from ringlog.kernel.tablets.map import TabletMap, TabletReplica, Transition
 from ringlog.kernel.tablets.stages import CLEANUP_TARGET, FALLBACK, REVERT, STREAMING_STAGES
 from ringlog.kernel.tablets.track import targets
@@ -74,7 +74,7 @@ def limits_of(state: ClusterState) -> Limits:
 
 
 def _counts(node: Node, named: set[NodeId]) -> bool:
-    return node.id in named or node.state in ("normal", "moving", "leaving")
+    return node.id in named or node.state in (*STAYS, "leaving")
 
 
 def _host(node: Node) -> BalancedHost:

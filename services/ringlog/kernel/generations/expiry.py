@@ -22,9 +22,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ringlog.kernel.state import ClusterState, Generation, PastTtl, Table, in_order
-from ringlog.kernel.values import Epoch, Micros
-
-SECOND_US = 1_000_000
+from ringlog.kernel.values import SECOND_US, Epoch, Micros
 
 
 def past_ttls(known: Sequence[PastTtl], before: Table, after: Table | None, epoch: Epoch) -> tuple[PastTtl, ...]:

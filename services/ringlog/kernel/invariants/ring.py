@@ -25,11 +25,8 @@ from ringlog.kernel.ownership.kinds import ENTIRE
 from ringlog.kernel.ownership.placements import replications_in_use
 from ringlog.kernel.ownership.strategies import natural, ring_of
 from ringlog.kernel.ring.ranges import index_at
-from ringlog.kernel.state import ClusterState, Operation, Placement, RangeGroup
+from ringlog.kernel.state import NO_MEMBER, ClusterState, Operation, Placement, RangeGroup
 from ringlog.kernel.values import NodeId, Replication, Token, is_token
-
-ABSENT = ("none", "left")
-"""The states of nodes that are in no group."""
 
 
 def settings_of(state: ClusterState) -> dict[str, Replication]:
@@ -137,11 +134,11 @@ def groups(state: ClusterState, known: ClusterState) -> Details:
 @invariant("members of groups are nodes of the cluster that have not left", "placements", "nodes")
 def members(state: ClusterState, known: ClusterState) -> Details:
     """All groups if a node has gone, else those of the ranges that changed."""
-    gone = any(node.state in ABSENT for _, node in news(state.nodes, known.nodes)) and known.nodes
+    gone = any(node.state in NO_MEMBER for _, node in news(state.nodes, known.nodes)) and known.nodes
     for key, placement in sorted(state.placements.items()):
         for group in placement.ranges if gone else new_groups(placement, known):
             nodes = [state.nodes.get(replica.node) for replica in group.write]
-            if any(node is None or node.state in ABSENT for node in nodes):
+            if any(node is None or node.state in NO_MEMBER for node in nodes):
                 yield f"{key} ({group.start}, {group.end}] has a member that is none"
 
 

@@ -34,7 +34,7 @@ from ringlog.kernel.ownership.placements import group_at, nodes_of
 from ringlog.kernel.planned import nodes_in, targets_in
 from ringlog.kernel.remembered import Remembered
 from ringlog.kernel.settings import setting
-from ringlog.kernel.state import ClusterState, Node, Operation, Plan, RangeGroup
+from ringlog.kernel.state import NO_MEMBER, ClusterState, Node, Operation, Plan, RangeGroup
 from ringlog.kernel.values import Epoch, NodeId, OperationId, Token, Witness
 from ringlog.kernel.witnessed import PackedWitnesses
 
@@ -157,7 +157,7 @@ def _others(nodes: Map[NodeId, Node], seen: frozenset[NodeId]) -> frozenset[Node
     """Who may be a member of groups and is not among ``seen``, which is one object from step to step as a rule."""
     known = _unseen.get(seen)
     if known is None or known[0] is not nodes:
-        found = [node for node in set(nodes) - seen if nodes[node].state not in ("none", "left")]
+        found = [node for node in set(nodes) - seen if nodes[node].state not in NO_MEMBER]
         assert len(found) + len(seen.intersection(nodes)) <= len(nodes), "each is one of them or another"
         known = _unseen.put(seen, (nodes, frozenset(found)))
     return known[1]

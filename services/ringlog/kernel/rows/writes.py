@@ -29,9 +29,7 @@ from ringlog.kernel.rows.cells import NEVER, NOTHING, Place, RowCell, RowState, 
 from ringlog.kernel.rows.partition import PartitionState, Range, TableColumns, join, partition_state
 from ringlog.kernel.schema.collections import cells_of
 from ringlog.kernel.schema.order import is_empty_range
-from ringlog.kernel.values import Micros
-
-SECOND: Micros = 1_000_000
+from ringlog.kernel.values import SECOND_US, Micros
 
 
 class StoredWrite(StatementWrite, Protocol):
@@ -49,7 +47,7 @@ def columns_of(shape: TableShape) -> TableColumns:
 
 def expiry(timestamp: Micros, ttl: int | None) -> Micros | None:
     """When cells of a write expire; ``ttl`` in seconds, None or 0: never."""
-    return timestamp + ttl * SECOND if ttl else None
+    return timestamp + ttl * SECOND_US if ttl else None
 
 
 def written_row(

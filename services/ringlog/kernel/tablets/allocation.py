@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
 from ringlog.kernel.ownership.strategies import Census, census_of, impossible
-from ringlog.kernel.state import ClusterState, Node
+from ringlog.kernel.state import STAYS, ClusterState, Node
 from ringlog.kernel.tablets.map import TabletMap, TabletReplica, new_map, uniform_ends
 from ringlog.kernel.values import Epoch, NodeId, Replication
 
@@ -33,7 +33,7 @@ def eligible(state: ClusterState) -> dict[NodeId, Node]:
     return {
         name: node
         for name, node in sorted(state.nodes.items())
-        if node.state in ("normal", "moving") and not node.down and node.shards >= 1
+        if node.state in STAYS and not node.down and node.shards >= 1
     }
 
 
