@@ -58,7 +58,10 @@ def run(
     picture: Annotated[
         Path | None, typer.Option("--picture", help="Draw how the tablets of one seed lay into this file, as SVG.")
     ] = None,
-    coverage: Annotated[bool, typer.Option("--coverage/--no-coverage", help="Print what was exercised.")] = True,
+    coverage: Annotated[
+        bool | None,
+        typer.Option("--coverage/--no-coverage", help="Print what was exercised; left out: without --trace, of several seeds."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Run one simulated cluster for each seed; exit 1 if a promise was broken.
@@ -81,7 +84,8 @@ def run(
     if as_json:
         out.print_json(data=_json(found, elapsed, saved))
     else:
-        _show(wanted, found, elapsed, coverage, saved)
+        shows = len(wanted) > 1 and not trace if coverage is None else coverage
+        _show(wanted, found, elapsed, shows, saved)
     if found.failures:
         raise typer.Exit(1)
 
