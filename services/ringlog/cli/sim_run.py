@@ -60,7 +60,7 @@ def run(
     ] = None,
     coverage: Annotated[
         bool | None,
-        typer.Option("--coverage/--no-coverage", help="Print what was exercised; left out: without --trace, of several seeds."),
+        typer.Option("--coverage/--no-coverage", help="Print what was exercised; left out: of several, untraced."),
     ] = None,
     as_json: Json = False,
 ) -> None:
