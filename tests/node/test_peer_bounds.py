@@ -6,7 +6,7 @@ import pytest
 
 from ringlog.node import hints as bounds
 from ringlog.node.hints import PeerHints
-from tests.kernel.commands.test_service import ONE, THREE, TWO
+from tests.kernel.commands.test_service import THREE, TWO
 from tests.node.test_peers import Driver, fold_on, noops
 
 
@@ -17,7 +17,7 @@ def test_what_is_shown_and_not_folded_yet_is_bounded(monkeypatch: pytest.MonkeyP
     own = history.states[-61]
     driver = Driver(own, [own.epoch + 99] * 20, [None] * 20)
     driver.sides = {node: history.side(node, page_bytes=1) for node in (TWO, THREE)}
-    hints = PeerHints(ONE, fold_on)
+    hints = PeerHints(fold_on)
     done = driver.run(hints, history.at)
     assert hints.is_full
     assert hints.known == own.epoch + 5

@@ -134,7 +134,7 @@ def learned(hints: PeerHints, own: ClusterState, side: EntriesSide) -> int:
 
 def test_a_node_that_is_behind_learns_page_by_page_what_a_peer_has(history: History) -> None:
     own, newest = history.states[3], history.states[-1]
-    hints = PeerHints(ONE, fold_on)
+    hints = PeerHints(fold_on)
     assert learned(hints, own, history.side()) > 3
     assert hints.known == newest.epoch
     assert digest(hints.newest(own)) == digest(newest)
@@ -144,7 +144,7 @@ def test_a_node_that_is_behind_learns_page_by_page_what_a_peer_has(history: Hist
 def test_a_copy_that_is_ahead_of_what_the_peer_has_folded_shows_no_more_than_that(history: History) -> None:
     own, side = history.states[3], history.side(copy=Ahead(history.data))
     del history.states[10:]
-    hints = PeerHints(ONE, fold_on)
+    hints = PeerHints(fold_on)
     assert asked(hints, own, side)[0] == ""
     assert hints.known == 9
 
@@ -166,7 +166,7 @@ def test_a_peer_with_gaps_says_so(cluster: Cluster) -> None:
     before, newest = few.recent.before, few.states[-1]
     assert 3 < before < newest.epoch - 1
     for epoch, code in ((before - 1, GAP), (before, ""), (newest.epoch, "")):
-        hints = PeerHints(ONE, fold_on)
+        hints = PeerHints(fold_on)
         assert asked(hints, few.states[epoch], few.side())[0] == code, epoch
     assert few.recent.after(newest.epoch + 1, PAGE) is None
     assert (few.recent.at(before), few.recent.at(newest.epoch)) == (None, few.data[-1])
@@ -206,7 +206,7 @@ def test_a_member_gives_a_snapshot_and_what_follows_where_its_copy_begins_later(
         base = copy.base.state.epoch
         assert copy.after(base - 1, PAGE) is None
         assert copy.after(base, 10**6) == tuple(late.data[base + 1 :])
-        own, hints = late.states[3], PeerHints(ONE, fold_on)
+        own, hints = late.states[3], PeerHints(fold_on)
         pages = learned(hints, own, late.side(copy=copy))
         assert (pages > 3) is (chunk_bytes < 1_000)
         assert digest(hints.newest(own)) == digest(cluster.state)
@@ -235,13 +235,13 @@ def test_what_is_not_right_in_a_snapshot_is_refused(tmp_path: Path, cluster: Clu
             ({"parts": known.parts[:1]}, BAD_ENTRIES),
         ):
             forged = encode_snapshot_record(replace(known, **changes)), chunk
-            assert asked(PeerHints(ONE, fold_on), own, side, lambda one, f=forged: replace(one, snapshot=f))[0] == code
+            assert asked(PeerHints(fold_on), own, side, lambda one, f=forged: replace(one, snapshot=f))[0] == code
         for forged in ((first,), (first, first), (b"", chunk), (first, chunk[:-1] + bytes((chunk[-1] ^ 1,)))):
-            hints = PeerHints(ONE, fold_on)
+            hints = PeerHints(fold_on)
             assert asked(hints, own, side, lambda one, f=forged: replace(one, snapshot=f))[0] == BAD_ENTRIES
             assert hints.known == 0
         other = replace(own, state_id=uuid(5))
-        hints = PeerHints(ONE, fold_on)
+        hints = PeerHints(fold_on)
         hints.request(TWO, other)
         assert hints.take(TWO, EntriesReply(TWO, head.epoch, snapshot=(first, chunk))) == OTHER_HISTORY
 
@@ -251,7 +251,7 @@ def test_what_is_not_right_in_a_snapshot_is_refused(tmp_path: Path, cluster: Clu
 
 @pytest.mark.parametrize("lie", [one for one in LIES if one not in ("copied", "ahead")])
 def test_a_page_that_is_no_part_of_the_chain_is_refused_whole(history: History, lie: str) -> None:
-    own, hints = history.states[3], PeerHints(ONE, fold_on)
+    own, hints = history.states[3], PeerHints(fold_on)
     honest = history.side().answered(hints.request(TWO, own))
     for seed in range(20):
         code, reply = asked(hints, own, history.side(), lambda one, s=seed: bent(one, lie, own, Chance(s, "")))
@@ -262,7 +262,7 @@ def test_a_page_that_is_no_part_of_the_chain_is_refused_whole(history: History, 
 
 
 def test_other_answers_that_nobody_takes(history: History) -> None:
-    own, hints, side = history.states[3], PeerHints(ONE, fold_on), history.side()
+    own, hints, side = history.states[3], PeerHints(fold_on), history.side()
     large = bytes(ENTRIES_BYTES_MAX)
     for change, code in (
         (lambda one: replace(one, node=THREE), WRONG_NODE),
@@ -289,7 +289,7 @@ def test_what_the_log_shows_later_was_folded_already_and_what_it_does_not_refute
         assert isinstance(item, Entry)
         return foreseen.fold(state, EncodedEntry(item, data))
 
-    hints = PeerHints(ONE, remembered)
+    hints = PeerHints(remembered)
     learned(hints, own, history.side())
     assert foreseen.take(own, history.data[4]) is not None
     assert hints.compare(history.states[7], history.at) == ""
@@ -297,7 +297,7 @@ def test_what_the_log_shows_later_was_folded_already_and_what_it_does_not_refute
     assert hints.compare(newest, history.at, ended=True) == ""
     assert (hints.known, hints.refuted) == (0, set())
     for lie in ("copied", "ahead"):
-        hints = PeerHints(ONE, fold_on)
+        hints = PeerHints(fold_on)
         side = history.side(page_bytes=10**6)
         code, _ = asked(hints, own, side, lambda one, how=lie: bent(one, how, newest, Chance(1, "")))
         assert code in ("", BAD_ENTRIES), "another command may not apply there"
@@ -310,7 +310,7 @@ def test_the_ids_of_an_entry_around_another_command_are_found_when_the_log_comes
     cluster.apply(Noop(), Noop())
     history = History(cluster)
     own = history.states[-3]
-    hints = PeerHints(ONE, fold_on)
+    hints = PeerHints(fold_on)
     code, _ = asked(hints, own, history.side(), lambda one: bent(one, "copied", own, Chance(1, "")))
     assert (code, hints.known) == ("", own.epoch + 2)
     assert hints.newest(own).state_id == history.states[-1].state_id
@@ -358,7 +358,7 @@ class Driver:
 def test_the_log_is_asked_first_and_peers_only_where_it_does_not_answer(history: History) -> None:
     own = history.states[3]
     driver = Driver(own, [0, 9, 2], [own, own])
-    assert driver.run(PeerHints(ONE, fold_on), history.at) == [protocol.REST, protocol.REST], "2 is here by then"
+    assert driver.run(PeerHints(fold_on), history.at) == [protocol.REST, protocol.REST], "2 is here by then"
 
 
 def test_members_come_first_others_after_and_who_is_gone_or_was_refuted_never() -> None:
@@ -395,7 +395,7 @@ def test_rounds_are_seldom_and_more_seldom_the_less_they_bring() -> None:
     own = history.states[-7]
     driver = Driver(own, [0, 0, own.epoch + 99, own.epoch + 2], [None] * 3)
     driver.sides = {TWO: history.side(TWO), THREE: history.side(THREE)}
-    hints = PeerHints(ONE, fold_on)
+    hints = PeerHints(fold_on)
     done = driver.run(hints, history.at)
     assert hints.known == own.epoch + 6
     rests = [one for one in done if isinstance(one, int)]
@@ -407,7 +407,7 @@ def test_rounds_are_seldom_and_more_seldom_the_less_they_bring() -> None:
 def test_two_peers_that_differ_are_asked_from_the_own_log_on_and_the_log_says_who_was_right() -> None:
     _, history = noops(3)
     own = history.states[-4]
-    hints = PeerHints(ONE, fold_on)
+    hints = PeerHints(fold_on)
     hints.request(TWO, own)
     ahead = bent(EntriesReply(TWO, own.epoch, "", own.state_id), "ahead", own, Chance(1, ""))
     assert hints.take(TWO, ahead) == ""

@@ -6,6 +6,7 @@ product code uses it, if the guides name it (then embedders use it), or if it st
 
 from __future__ import annotations
 
+import ast
 import re
 from functools import cache
 from pathlib import Path
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 from vulture.core import Vulture
 
-from tests.tidy.files import ROOT, files, text
+from tests.tidy.files import ROOT, files, python_files, shown, text
 
 PRODUCT = ("services", "streaming", "schemas")
 SURE = 60
@@ -117,6 +118,37 @@ def test_every_name_has_a_user(dead: dict[str, str]) -> None:
 
 def test_every_excuse_is_needed(dead: dict[str, str]) -> None:
     assert set().union(*HOOKS.values(), FOR_TESTS) - set(dead) == set()
+
+
+def unread(code: str) -> set[str]:
+    """Private functions, classes and values of a module that it does not read itself. ``vulture`` goes by names alone:
+    it misses one whose name another module has, too.
+    """
+    tree = ast.parse(code)
+    defined = {one.name for one in tree.body if isinstance(one, ast.FunctionDef | ast.ClassDef)}
+    defined |= {
+        one.id
+        for line in tree.body
+        for one in ast.walk(line)
+        if isinstance(line, ast.Assign | ast.AnnAssign) and isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)
+    }
+    decorated = {one.name for one in tree.body if isinstance(one, ast.FunctionDef) and one.decorator_list}
+    read = {one.id for one in ast.walk(tree) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load)}
+    return {name for name in defined - read - decorated if re.match("_[A-Za-z]", name)}
+
+
+def test_what_is_private_is_read_where_it_stands() -> None:
+    texts = {shown(path): text(path) or "" for path in python_files(*PRODUCT)}
+    found = {name: {one for one in unread(code) if not _imported(texts, one)} for name, code in texts.items()}
+    assert {name: names for name, names in found.items() if names} == {}
+
+
+def _imported(texts: dict[str, str], name: str) -> bool:
+    return any(re.search(rf"import [^\n]*\b{name}\b", code) for code in texts.values())
+
+
+def test_it_sees_what_nobody_reads() -> None:
+    assert unread("def _idle(): pass\n_used = 1\n_left: int = 2\nprint(_used)\n") == {"_idle", "_left"}
 
 
 def test_it_sees_a_dead_name(tmp_path: Path) -> None:

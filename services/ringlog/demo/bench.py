@@ -30,10 +30,10 @@ def percentiles(seconds: list[float]) -> Latency:
     return Latency(len(ordered), *(round(ordered[r] * 1000, 2) for r in rank))
 
 
-def noop_commits(client: Client, count: int = COMMITS) -> Latency:
-    """Commit ``count`` Noops, one after the other, each until it is folded here."""
+def noop_commits(client: Client) -> Latency:
+    """Commit ``COMMITS`` Noops, one after the other, each until it is folded here."""
     taken = []
-    for _ in range(count):
+    for _ in range(COMMITS):
         begun = time.perf_counter()
         answer = client.submit(Noop())
         assert isinstance(answer, AppliedResult), "nothing refuses a Noop"

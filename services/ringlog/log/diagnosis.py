@@ -15,7 +15,7 @@ TELL_S = 0.2
 _ASIDE = ("_ALL_BROKERS_DOWN", "_TIMED_OUT")
 
 
-def why_no_answer(bootstrap_servers: str, timeout_s: float = ASK_S) -> str:
+def why_no_answer(bootstrap_servers: str) -> str:
     """What stands between us and the broker, in the library's words; empty if it answers, or says nothing.
 
     Raises BadKafkaConfig.
@@ -32,7 +32,7 @@ def why_no_answer(bootstrap_servers: str, timeout_s: float = ASK_S) -> str:
     except KafkaException as error:  # a file for TLS that is none
         return str(error.args[0].str())
     try:
-        consumer.list_topics(timeout=timeout_s)
+        consumer.list_topics(timeout=ASK_S)
         return ""
     except KafkaException:
         consumer.poll(TELL_S)

@@ -62,7 +62,7 @@ class PeerAsking:
         self._own = own
         self._peers = peers
         self._stopping = stopping
-        self._hints = PeerHints(node, self._fold_on)
+        self._hints = PeerHints(self._fold_on)
         self._seldom = Seldom(log)
         self.handlers: dict[type, Callable[[Any], Any]] = {
             AwaitBehind: lambda effect: self._await(effect.patience / 1e6),

@@ -67,10 +67,9 @@ class PartialSnapshot:
 
 
 class PeerHints:
-    """Those of node ``node``, over one life of it, for one thread; ``known`` for any."""
+    """Those of a node, over one life of it, for one thread; ``known`` for any."""
 
-    def __init__(self, node: NodeId, fold_on: FoldOn) -> None:
-        self._node = node
+    def __init__(self, fold_on: FoldOn) -> None:
         self._fold_on = fold_on
         self._asked = ClusterState()
         self._state: ClusterState | None = None

@@ -148,11 +148,6 @@ def _helpless(state: ClusterState, partition: ZonePartition) -> list[str]:
     return _names(state, {*hopeless(state, partition), *unfillable(state, partition)})
 
 
-def _dead(state: ClusterState, nodes: Iterable[NodeId]) -> list[str]:
-    """The names of those that are not alive."""
-    return _names(state, (node for node in nodes if not is_alive(state, node)))
-
-
 def _names(state: ClusterState, nodes: Iterable[NodeId]) -> list[str]:
     return sorted(state.nodes[node].name for node in nodes)
 

@@ -401,12 +401,6 @@ class SimBroker:
         committed: int = yield from self.world.call(host, self.host, ask, ANSWER_US)
         return committed
 
-    def leave(self, group: str, member: object) -> None:
-        """A member says goodbye: another may have the partition at once."""
-        known = self.groups.get(group)
-        if known is not None and known.owner is member:
-            known.owner = None
-
     def commit_offset(self, host: SimHost, group: str, member: object, offset: int) -> None:
         """Commit a consumer's offset, without waiting; one of a former owner is refused by the broker."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from ringlog.sim.histories.events import Event, Op, Type, Value, to_json
 from ringlog.sim.histories.operations import OperationHistory, pair
-from ringlog.sim.world import SimWorld
 
 LOG = "log"
 """The key under which the metadata log stands."""
@@ -13,8 +12,7 @@ LOG = "log"
 class Recording:
     """Every operation has a process of its own, so one that was cut off is open for ever: its outcome is unknown."""
 
-    def __init__(self, world: SimWorld) -> None:
-        self._world = world
+    def __init__(self) -> None:
         self._count = 0
         self.events: list[Event] = []
 

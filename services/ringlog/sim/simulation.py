@@ -109,7 +109,7 @@ class Simulation:
         self.did: Counter[tuple[str, ...]] = Counter()
         self.active_faults: set[str] = set()
         self.shared: dict[str, Any] = {}
-        self.recording = Recording(world)
+        self.recording = Recording()
         self.prefix: Prefix | None = None
         self.preloaded = 0
         self._items: dict[bytes, Item] = {}

@@ -59,9 +59,9 @@ class Generations:
         """The next one behind ``timestamp``, expired or not."""
         return next((item for item in self.all() if item.timestamp > timestamp), None)
 
-    def first_kept(self, timestamp: Micros = 0) -> KnownGeneration | None:
-        """The first one from ``timestamp`` on that has not expired."""
-        return next((item for item in self.all() if item.timestamp >= timestamp and not item.expired), None)
+    def first_kept(self) -> KnownGeneration | None:
+        """The first one that has not expired."""
+        return next((item for item in self.all() if not item.expired), None)
 
     def operating(self, timestamp: Micros) -> KnownGeneration | None:
         """The one that operates at ``timestamp``, expired or not; None before the first that is known."""

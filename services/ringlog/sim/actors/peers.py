@@ -59,7 +59,7 @@ class SimPeers:
     def __init__(self, sim: Simulation, node: NodeId, replica: SimReplica, lie: Callable[[], str]) -> None:
         self.sim = sim
         self.node = node
-        self.hints = PeerHints(node, sim.folding)
+        self.hints = PeerHints(sim.folding)
         self._lie = lie
         self._replica = replica
         self._named: Epoch = 0
