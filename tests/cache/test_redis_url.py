@@ -55,6 +55,8 @@ def test_sentinels_have_a_log_in_of_their_own_and_the_trust_of_the_servers(tmp_p
         (f"redis://me:{SECRET}/x@h/0", "address", "%40"),
         (f"redis://me:{SECRET}#x@h/0", "address", "%40"),
         (f"redis://me:{SECRET}@h/0#x", "fragment", "%23"),
+        (f"redis://me:12?{SECRET}@h/0", "address", "%40"),
+        (f"redis://me:12/x?a=b&{SECRET}@h/0", "address", "%40"),
         ("redis://h:port", "address", "not a URL"),
         ("redis://h/main", "path", "a number"),
         ("redis://h1,h2/0", "host", "redis+sentinel://"),

@@ -51,7 +51,7 @@ def redis_address(url: str) -> RedisAddress:
         parts = urlsplit(url)
         hosts = _hosts(parts)
     except ValueError as error:
-        raise BadRedisUrl("address: not a URL: a password's special signs are written as %40 and the like") from error
+        raise BadRedisUrl(_NO_URL) from error
     if parts.scheme not in _SCHEMES:
         raise BadRedisUrl(f"scheme: one of {', '.join(_SCHEMES)}")
     if parts.fragment:
@@ -122,6 +122,8 @@ def _take_database(text: str, options: dict[str, object]) -> None:
 def _options(query: str, encrypted: bool, is_sentinel: bool) -> dict[str, object]:
     found: dict[str, object] = {}
     for name, value in parse_qsl(query, keep_blank_values=True):
+        if name not in _OPTIONS and "@" in query:  # it may be the rest of a password
+            raise BadRedisUrl(_NO_URL)
         if name not in _OPTIONS:
             raise BadRedisUrl(f"{name[:40]!r}: no option that is taken here; there are {', '.join(sorted(_OPTIONS))}")
         if name in found:
@@ -177,6 +179,7 @@ def _protocol(text: str) -> int:
     return int(text)
 
 
+_NO_URL = "address: not a URL: a password's special signs are written as %40 and the like"
 _SERVICE = re.compile(r"[\w.-]{1,200}")
 _OF_SENTINELS = ("sentinel_username", "sentinel_password")
 _OPTIONS: Mapping[str, Callable[[str], object]] = {
