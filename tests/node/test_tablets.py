@@ -13,11 +13,12 @@ from ringlog.client.plans import Level
 from ringlog.kernel.commands.keyspaces import CreateKeyspace, DropKeyspace
 from ringlog.kernel.commands.movements import Assassinate
 from ringlog.kernel.commands.nodes import DeclareDown
-from ringlog.kernel.commands.resizes import MERGE, SPLIT, DecideResize
+from ringlog.kernel.commands.resizes import DecideResize
 from ringlog.kernel.commands.schema import CreateTable, DropTable
 from ringlog.kernel.commands.tablets import MigrateTablets, RevertTablets, Shard, TabletMigration, TabletRevert
 from ringlog.kernel.ring.ranges import in_range
 from ringlog.kernel.tablets.map import Tablet
+from ringlog.kernel.tablets.resize import MERGE, SPLIT
 from ringlog.kernel.tablets.stages import (
     CLEANUP_TARGET,
     STREAMING,

@@ -11,11 +11,12 @@ from xml.etree import ElementTree
 import pytest
 from immutables import Map
 
-from ringlog.kernel.commands.resizes import MERGE, SPLIT, DecideResize
+from ringlog.kernel.commands.resizes import DecideResize
 from ringlog.kernel.commands.schema import DropTable
 from ringlog.kernel.commands.tablets import MigrateTablets
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.swift import replaced
+from ringlog.kernel.tablets.resize import MERGE, SPLIT
 from ringlog.kernel.values import TabletOptions
 from ringlog.operator import balance_film, balance_picture
 from ringlog.operator.balance_film import BalanceFilm, FilmNode, film_of

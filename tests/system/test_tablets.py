@@ -24,11 +24,12 @@ from ringlog.client.coordinator import Coordinator
 from ringlog.kernel.commands.cluster import ChangeSettings
 from ringlog.kernel.commands.keyspaces import CreateKeyspace
 from ringlog.kernel.commands.rebalances import SwitchStable
-from ringlog.kernel.commands.resizes import MERGE, SPLIT, DecideResize
+from ringlog.kernel.commands.resizes import DecideResize
 from ringlog.kernel.commands.schema import CreateTable
 from ringlog.kernel.commands.tablets import Shard, TabletMigration
 from ringlog.kernel.commands.zones import AlterZone, CreateZone
 from ringlog.kernel.state import ClusterState
+from ringlog.kernel.tablets.resize import MERGE, SPLIT
 from ringlog.kernel.tablets.stages import INTRANODE, REPAIR, STREAMING
 from ringlog.kernel.values import CdcOptions, Column
 from ringlog.kernel.zones.change import partitions_of

@@ -19,7 +19,7 @@ from ringlog.private import private_process
 from ringlog.protocol.roles import ROLES
 from ringlog.runtime.context import ClusterContext
 
-app = typer.Typer(help="The agents: all of them in the foreground, one process each.", invoke_without_command=True)
+app = typer.Typer(invoke_without_command=True)
 
 
 @app.callback(invoke_without_command=True)

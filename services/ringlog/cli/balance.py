@@ -25,7 +25,7 @@ from ringlog.operator.log_past import Past, past_of, states
 from ringlog.operator.shown import printable
 from ringlog.runtime.context import ClusterContext
 
-app = typer.Typer(help="The balancer of tablets: status, plan, picture, pause, resume.")
+app = typer.Typer()
 Of = Annotated[str, typer.Argument(metavar="[KEYSPACE[.TABLE]]", help="A keyspace or a table; none: everything.")]
 SCOPES = (BALANCING, SPLITS)
 """What the balancer does."""

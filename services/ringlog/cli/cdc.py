@@ -29,7 +29,7 @@ from ringlog.stack.errors import StackError
 from ringlog_cdc.cli import launcher
 from ringlog_cdc.cli import run as run_job
 
-app = typer.Typer(help="Change data capture: generations, writers, the Spark job.", no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True)
 
 
 @app.callback()

@@ -24,7 +24,7 @@ from ringlog.runtime.context import ClusterContext, remember
 from ringlog.runtime.kafka_config import VARIABLE
 from ringlog.runtime.trust import TRUST_VARIABLE
 
-app = typer.Typer(help="Found a cluster, choose one, and look at it.", no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True)
 cluster_use.register(app)
 cluster_certificates.register(app)
 app.command("acls")(acls)

@@ -19,7 +19,7 @@ from ringlog.kernel.state import ClusterState
 from ringlog.operator import requests
 from ringlog.runtime.clock import SystemClock
 
-app = typer.Typer(help="Registers and rows on the reference nodes: read and write them.", no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True)
 app.command("rows")(data_rows.rows)
 app.command("put")(data_rows.put)
 

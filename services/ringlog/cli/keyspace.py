@@ -18,7 +18,7 @@ from ringlog.operator.intents import Intent, named
 from ringlog.operator.replication import parse_setting, replication_words
 from ringlog.runtime.context import ClusterContext
 
-app = typer.Typer(help="Keyspaces: create, alter, drop, list, placements.", no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True)
 Name = Annotated[str, typer.Argument(help="Name of the keyspace.")]
 Factor = Annotated[int | None, typer.Option(help="Number of replicas (SimpleStrategy).")]
 Setting = Annotated[

@@ -133,6 +133,8 @@ class RoomGroup(TyperGroup):
         word = COMMANDS[cmd_name]
         found = getattr(import_module(word.module), word.attribute)
         command = typer.main.get_command(found if isinstance(found, typer.Typer) else _single(found))
+        if isinstance(found, typer.Typer):
+            command.help = word.help
         command.name = cmd_name
         _add_configs(command)
         return command

@@ -30,7 +30,7 @@ from ringlog.runtime.logs import setup_logs
 from ringlog.runtime.signals import stop_on_signals
 from ringlog.runtime.trust import CertificateOfAnotherNode, current, guard, name_of_node
 
-app = typer.Typer(help="Nodes: run one, list, join, leave, move, replace, remove.", no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True)
 
 
 Listen = Annotated[

@@ -32,7 +32,7 @@ from ringlog.runtime.context import ClusterContext
 from ringlog.wire.ack_codes import ACK_NOT_BELIEVED
 from ringlog.wire.records import RefusedProposal
 
-app = typer.Typer(help="Range movements: list, watch, show, cancel, retry.", no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True)
 WATCH_S = 86_400.0
 ENDED = (FINISHED, CANCELLED, *OUTCOMES[1:])
 OperationId = Annotated[str, typer.Argument(help="Id of the operation, e.g. join-12.")]

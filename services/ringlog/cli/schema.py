@@ -13,7 +13,7 @@ from ringlog.operator.ddl.writing import describe
 from ringlog.operator.errors import Refused
 from ringlog.runtime.context import ClusterContext
 
-app = typer.Typer(help="The schema: describe.", no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True)
 
 
 @app.callback()

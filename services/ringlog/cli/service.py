@@ -18,7 +18,7 @@ from ringlog.operator.service import look, recovery_lines
 from ringlog.operator.shown import printable
 from ringlog.runtime.context import ClusterContext
 
-app = typer.Typer(no_args_is_help=True, help="The metadata service: show, add, remove, size.")
+app = typer.Typer(no_args_is_help=True)
 Name = Annotated[str, typer.Argument(metavar="NODE", help="Name or id of the node.")]
 AUTOMATIC = "automatic"
 

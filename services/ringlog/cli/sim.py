@@ -6,11 +6,7 @@ import typer
 
 from ringlog.cli import sim_check, sim_delays, sim_mutants, sim_quorums, sim_run
 
-app = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    help="Simulate whole clusters, search for faults, check quorums and histories.",
-)
+app = typer.Typer(add_completion=False, no_args_is_help=True)
 
 for _part in (sim_run, sim_mutants, sim_quorums, sim_delays, sim_check):
     _part.register(app)

@@ -17,7 +17,7 @@ from ringlog.operator.intents import Intent, named
 from ringlog.operator.shown import picked, time_of_day
 from ringlog.runtime.context import ClusterContext
 
-app = typer.Typer(help="Snapshots of the metadata: take, list.", no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True)
 
 
 @app.command("take")

@@ -18,7 +18,7 @@ from ringlog.operator.author_json import typed
 from ringlog.operator.intents import Intent, named
 from ringlog.runtime.context import ClusterContext
 
-app = typer.Typer(help="Tables: create, drop, list.", no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True)
 FullName = Annotated[str, typer.Argument(metavar="KEYSPACE.TABLE", help="Name of the table.")]
 
 

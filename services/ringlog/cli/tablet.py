@@ -11,9 +11,9 @@ from ringlog.cli.connection import fail, out
 from ringlog.cli.submitting import asks
 from ringlog.cli.table import FullName
 from ringlog.cli.verbs import looks, newest, show_table
-from ringlog.kernel.commands.resizes import MERGE, NONE, SPLIT
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.tablets.map import TabletMap
+from ringlog.kernel.tablets.resize import MERGE, NONE, SPLIT
 from ringlog.operator import tablets as views
 from ringlog.operator.balancing import look, said
 from ringlog.operator.intents import Intent
@@ -22,7 +22,7 @@ from ringlog.operator.tablet_intents import move_tablet, repair_tablets, resize_
 from ringlog.runtime.context import ClusterContext
 from ringlog.wire.records import NodeAck
 
-app = typer.Typer(help="Tablets: list, show, move, split, merge, repair, explain.", no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True)
 Number = Annotated[int, typer.Argument(metavar="TABLET", help="Number of the tablet, from 0 in the order of tokens.")]
 Stop = Annotated[bool, typer.Option("--stop", help="Revoke the decision that is being carried out.")]
 

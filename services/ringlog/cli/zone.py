@@ -20,9 +20,7 @@ from ringlog.operator.shown import printable, when
 from ringlog.protocol.zone_groups import words_of
 from ringlog.runtime.context import ClusterContext
 
-app = typer.Typer(
-    help="Distribution zones: create, alter, drop, list, show, plan, restart, reset, cancel.", no_args_is_help=True
-)
+app = typer.Typer(no_args_is_help=True)
 Name = Annotated[str, typer.Argument(metavar="ZONE", help="Name of the zone.")]
 Partitions = Annotated[int | None, typer.Option(help="Number of partitions.")]
 Replicas = Annotated[int | None, typer.Option(help="Replicas of each partition.")]

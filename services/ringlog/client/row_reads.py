@@ -29,14 +29,13 @@ from dataclasses import dataclass, field, replace
 from ringlog.client import plans
 from ringlog.client.errors import RequestImpossible, RequestTimedOut
 from ringlog.client.plans import Access, Answer, ClientRequest, Failed, Level, RequestPlan
-from ringlog.client.protocol import AskReplica, FoundAnswer, LookForNewest, Success, succeed
+from ringlog.client.protocol import LOOK_LEAST, AskReplica, FoundAnswer, LookForNewest, Success, succeed
 from ringlog.kernel.ring.murmur3 import token_of
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Epoch, Micros, NodeId
 from ringlog.protocol.effects import Newest, Now, Steps
 from ringlog.wire.data import ReadRowsReply, ReadRowsRequest, digest_of_writes
 
-LOOK_LEAST: Micros = 100_000
 Positions = Mapping[int, int]
 """Partition of the mutations topic to the offset below which everything is judged."""
 

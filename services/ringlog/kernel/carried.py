@@ -34,7 +34,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from ringlog.kernel.commands.keyspaces import REPLICATION_BYTES_MAX
-from ringlog.kernel.commands.rebalances import REASON_LENGTH_MAX
+from ringlog.kernel.commands.rules import REASON_LENGTH_MAX
 from ringlog.kernel.outcome import Rejected
 from ringlog.kernel.ownership.kinds import strategy_of
 from ringlog.kernel.state import NO_MEMBER, ClusterState, Table

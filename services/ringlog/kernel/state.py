@@ -65,6 +65,8 @@ NO_MEMBER = ("none", "left")
 """The states of nodes that are no members, and do not become any."""
 STAYS = ("normal", "moving")
 """The states of members that are members before and after."""
+OWNING = (*STAYS, "leaving")
+"""The states of nodes that own tokens."""
 
 
 @dataclass(frozen=True, slots=True)

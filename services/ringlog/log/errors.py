@@ -81,6 +81,9 @@ class LogTruncated(LogDamaged):
 
     code = "log_truncated"
 
+    def __init__(self, message: str, hint: str = "the log lost records: restore it before starting anything") -> None:
+        super().__init__(message, hint)
+
 
 class LogPassed(LogDamaged):
     """Entries went that this reader has not read; one that starts anew begins with a snapshot behind them."""

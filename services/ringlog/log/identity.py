@@ -220,7 +220,6 @@ def check_identity(name: str, recorded: Recorded, topic_id: str, end: int) -> No
     if end < recorded.position:
         raise LogTruncated(
             f"{name} ends at offset {end}, read were {recorded.position}",
-            "the log lost records: restore it before starting anything",
         )
 
 
@@ -240,7 +239,6 @@ def _check_topic(path: str | Path, recorded: Recorded, topic: Topic) -> None:
         if topic.end is not None and topic.end < recorded.position:
             raise LogTruncated(
                 f"{topic.name} ends at offset {topic.end}, read were {recorded.position}, says {path}",
-                "the log lost records: restore it before starting anything",
             )
         return
     if recorded.kafka and recorded.kafka == topic.kafka:

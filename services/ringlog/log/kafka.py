@@ -42,7 +42,7 @@ from ringlog.runtime.kafka_config import connection
 _new_record = maker_of(LogRecord)
 Isolation = Literal["read_uncommitted", "read_committed"]
 
-_LOST = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
+LOST = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
 _SEEMS_MISSING = (KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC)
 """What the client makes up by itself: of a topic that is missing, and also of one whose broker was just killed."""
 MISBELIEFS = (*_SEEMS_MISSING, KafkaError.UNSUPPORTED_VERSION)
@@ -299,8 +299,7 @@ class KafkaTail:
             records.append(_new_record(offset, message.value() or b"", max(message.timestamp()[1], 0) * 1_000))
         elif error.code() == KafkaError._PARTITION_EOF:
             self._position = max(self._position, message.offset() or 0)
-        elif error.code() in _LOST:
+        elif error.code() in LOST:
             self._lost = LogTruncated(
                 f"{self._topic}: position {self._position} is not in the log any more: {error.str()}",
-                "the log lost records: restore it before starting anything",
             )

@@ -108,7 +108,6 @@ class MemoryLog:
                 if position > self._end or position < self._begin:
                     raise LogTruncated(
                         f"{self._name}: position {position} is not between {self._begin} and {self._end}",
-                        "the log lost records: restore it before starting anything",
                     )
                 found = self._from(position, records_max)
                 if found:

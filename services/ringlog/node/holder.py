@@ -44,6 +44,7 @@ from ringlog.node.memory_rows import MemoryRows
 from ringlog.node.owned import NOTHING, Owned, OwnedTablets, Served, lost, owned_by
 from ringlog.node.pages import grouped
 from ringlog.node.peek import Head, head_of, plain, whose
+from ringlog.node.registers import PLACED_BY
 from ringlog.node.served import ServedRequests
 from ringlog.node.store import RowsMark, RowStore, RowVersion, checksum
 from ringlog.node.work import StreamingWork, tables_under, work_of, works_of
@@ -63,8 +64,7 @@ UNREADABLE = "unreadable"
 """The verdict on bytes that are no write."""
 _version_of = maker_of(RowVersion)
 RULED_BY = ("cluster_id", "tables", "generations", "settings", "settled", "table_lives")
-OWNED_BY = ("tables", "keyspaces", "placements", "tablets")
-"""The parts of the state that writes are judged by, and those that say whose the rows are. Most epochs change none."""
+"""The parts of the state that writes are judged by. Most epochs change none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ class Holder:
             old, before, self.state = self.state, self._owned, state
             if any(getattr(state, part) is not getattr(old, part) for part in RULED_BY):
                 self._rules = rules_of(state, (old, self._rules))
-            if any(getattr(state, part) is not getattr(old, part) for part in OWNED_BY):
+            if any(getattr(state, part) is not getattr(old, part) for part in PLACED_BY):
                 self._owned = self._owned_under(state)
                 self._forget(before)
             self.changed.notify_all()

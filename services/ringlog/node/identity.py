@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ringlog.client.peers import PORT_MAX
 from ringlog.durable import replace_durably
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import NodeId, is_uuid
@@ -38,7 +39,6 @@ from ringlog.runtime.trust import CertificateOfAnotherNode
 from ringlog.wire.incarnations import incarnation
 
 IDENTITY, ACKNOWLEDGED, LOCK = "identity.json", "acknowledged.json", "lock"
-PORT_MAX = 65_535
 EPOCH_MAX = 2**63 - 1
 
 

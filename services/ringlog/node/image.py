@@ -14,14 +14,13 @@ from immutables import Map
 from ringlog.kernel.values import Epoch, NodeId, OperationId
 from ringlog.node import tree
 from ringlog.node.cells import CellMap, newest_of
-from ringlog.node.packed import Unpacked, packed, unpacked
+from ringlog.node.packed import NOTHING, Unpacked, packed, unpacked
 from ringlog.wire.cells import Key
 from ringlog.wire.data import JournalRecord, StreamMark
 
 RECORD_CELLS = 1_000
 RECORD_BYTES = 1024 * 1024
 """A record of an image is closed when it has this number of cells, or this size."""
-_NOTHING = JournalRecord()
 
 StreamName = tuple[OperationId, NodeId, str]
 """Operation, source, replication."""
@@ -103,8 +102,8 @@ def records_of(image: Image) -> Iterator[Unpacked]:
             cells.append(cell)
             size += len(key) + len(cell)
             if size >= RECORD_BYTES or len(keys) >= RECORD_CELLS:
-                yield _NOTHING, keys, cells
+                yield NOTHING, keys, cells
                 keys, cells, size = [], [], 0
     if keys:
-        yield _NOTHING, keys, cells
+        yield NOTHING, keys, cells
     yield JournalRecord(total=len(image.cells)), (), ()

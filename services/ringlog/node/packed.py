@@ -25,7 +25,7 @@ from ringlog.wire.errors import WireError
 _TAG = b"C"
 _LENGTH = struct.Struct(">I")
 _HEAD = struct.Struct(">cI")
-_NOTHING = JournalRecord()
+NOTHING = JournalRecord()
 
 Unpacked = tuple[JournalRecord, Sequence[bytes], Sequence[bytes]]
 """A record without cells; the registers and the cells that belong to it, as the tree has them."""
@@ -39,7 +39,7 @@ def packed(record: JournalRecord) -> bytes:
 
 def joined(record: JournalRecord, keys: Sequence[bytes], values: Sequence[bytes]) -> bytes:
     """The payload of a record without cells, and of cells as the tree has them. Raises WireError as ``packed`` does."""
-    head = b"" if record == _NOTHING else pack(record)
+    head = b"" if record == NOTHING else pack(record)
     count = len(keys)
     lengths = struct.pack(f">{1 + 2 * count}I", count, *map(len, keys), *map(len, values))
     return b"".join((_HEAD.pack(_TAG, len(head)), head, lengths, *keys, *values))
@@ -57,7 +57,7 @@ def unpacked(payload: bytes) -> Unpacked:
         lengths = struct.unpack_from(f">{2 * count}I", payload, at + _LENGTH.size)
     except struct.error as short:
         raise WireError("not_decodable", f"{len(payload)} bytes of cells", str(short)) from short
-    record = unpack(JournalRecord, payload[_HEAD.size : at]) if length else _NOTHING
+    record = unpack(JournalRecord, payload[_HEAD.size : at]) if length else NOTHING
     places = list(accumulate(lengths, initial=at + _LENGTH.size + 8 * count))
     if places[-1] != len(payload):
         raise WireError("trailing_bytes", f"{len(payload)} bytes of cells", f"{places[-1]}, by their lengths")

@@ -132,7 +132,7 @@ class RegisterReplica:
 
 
 PLACED_BY = ("placements", "keyspaces", "tablets", "tables")
-"""The parts of the state that say whose the registers are."""
+"""The parts of the state that say whose rows and registers are."""
 
 Newest = tuple[Epoch, str]
 """The newest epoch that the sender of a request knows, and the id of its state."""

@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import permutations
 
-from ringlog.kernel.commands.resizes import MERGE, members, resize_session
+from ringlog.kernel.commands.resizes import members, resize_session
 from ringlog.kernel.operations.gates import REPORTED_STAGES, gaining_nodes
 from ringlog.kernel.operations.sources import NOBODY
 from ringlog.kernel.ownership.placements import group_at, placement_key, placement_of_keyspace
@@ -32,6 +32,7 @@ from ringlog.kernel.state import ClusterState, Operation, Placement, RangeGroup,
 from ringlog.kernel.tablets.gates import reporters
 from ringlog.kernel.tablets.groups import group_of, is_dead, map_of, streams_of
 from ringlog.kernel.tablets.map import Tablet, TabletMap
+from ringlog.kernel.tablets.resize import MERGE
 from ringlog.kernel.tablets.stages import STAGES, nodes_of, session
 from ringlog.kernel.tablets.stages import StageWork as Kind
 from ringlog.kernel.tablets.told import changed_tablets

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from ringlog.kernel.balance.advice import sharing
 from ringlog.kernel.balance.model import BYTES
 from ringlog.kernel.balance.reports import Reports
-from ringlog.kernel.state import EMPTY_STATE, ClusterState, in_order
+from ringlog.kernel.state import EMPTY_STATE, OWNING, ClusterState, in_order
 from ringlog.kernel.tablets.map import TabletMap
 from ringlog.kernel.values import NodeId
 from ringlog.protocol.load_book import Heard, take
@@ -30,7 +30,6 @@ from ringlog.protocol.load_book import Heard, take
 Ints = NDArray[np.int64]
 
 MOMENTS_MAX: Final = 2_000
-_HOSTS: Final = ("normal", "moving", "leaving")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +132,7 @@ class BalanceFilm:
             np.add.at(tablets, (table.node, table.shard), 1)
             np.add.at(sizes, (table.node, table.shard), table.size)
         held = np.flatnonzero(tablets.sum(axis=1)).tolist()
-        there = [self._numbers[node] for node, found in state.nodes.items() if found.state in _HOSTS]
+        there = [self._numbers[node] for node, found in state.nodes.items() if found.state in OWNING]
         moving = sum(len(each.transitions) for each in state.tablets.values())
         return BalanceMoment(self.end, frozenset((*there, *held)), tablets, sizes, moving)
 

@@ -25,13 +25,13 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 from typing_extensions import TypedDict
 
 from ringlog.kernel.commands.tablets import Shard
+from ringlog.kernel.generations.stream_id import STREAM_ID_BYTES
 from ringlog.kernel.ownership.kinds import STRATEGIES
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import CdcOptions, Column, ColumnRename, Position, Replication, TypeField, spoken
 from ringlog.operator.intents import NODE_FIELDS, WHOLE_NUMBER, WHOLE_TEXT, is_whole, node_id
 from ringlog.operator.replication import ENTIRE, in_zone, network
 
-STREAM_ID_BYTES = 16
 _NUMBERED = re.compile("[0-9]{1,19}")
 
 

@@ -37,7 +37,6 @@ from itertools import islice
 from typing import Final
 
 from ringlog.kernel.commands.rebalances import (
-    REASON_LENGTH_MAX,
     SALVAGED_MAX,
     CancelRebalance,
     FinishCancel,
@@ -46,6 +45,7 @@ from ringlog.kernel.commands.rebalances import (
     TriggerRebalance,
     ZoneCopy,
 )
+from ringlog.kernel.commands.rules import REASON_LENGTH_MAX
 from ringlog.kernel.commands.zones import SetDataNodes
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Command, NodeId

@@ -15,7 +15,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from ringlog.kernel.commands.resizes import MERGE, FinishResize, members, resize_session
+from ringlog.kernel.commands.resizes import FinishResize, members, resize_session
 from ringlog.kernel.commands.tablets import (
     TABLETS_MAX,
     AdvanceTablets,
@@ -27,6 +27,7 @@ from ringlog.kernel.state import ClusterState, in_order
 from ringlog.kernel.tablets.gates import awaited, is_open, must_report, reporters
 from ringlog.kernel.tablets.groups import is_dead, missed, unknowing
 from ringlog.kernel.tablets.map import Tablet, TabletMap
+from ringlog.kernel.tablets.resize import MERGE
 from ringlog.kernel.tablets.stages import (
     STAGES,
     STREAMING_STAGES,

@@ -17,12 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ringlog_cdc.columnar.words import I64, KEEP, U8, U64, WORD, Flags, low_bits, words_of
+from ringlog_cdc.columnar.words import HIGH_BITS, I64, KEEP, U8, U64, WORD, Flags, low_bits, words_of
 
 PADDING = 16
 NUMBER_BYTES_MAX = 10
-
-_HIGH_BITS = np.uint64(0x8080808080808080)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +88,7 @@ class Cursor:
     def _alike(self) -> U64 | None:
         """Numbers that are all of one length above 1 and below 10 bytes, as times are; None if they are not."""
         words = words_of(self.data)[self.at]
-        ends = ~words & _HIGH_BITS
+        ends = ~words & HIGH_BITS
         if not ends[0]:
             last = self.data.take(self.at + WORD)
             if ends.any() or (last >= 0x80).any() or not last.all():

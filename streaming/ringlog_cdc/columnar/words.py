@@ -14,7 +14,7 @@ WORD = 8
 KEEP = np.array([(1 << 8 * size) - 1 for size in range(WORD + 1)], dtype=np.uint64)
 """Masks of a word's first bytes, by their number."""
 
-_HIGH_BITS = np.uint64(0x8080808080808080)
+HIGH_BITS = np.uint64(0x8080808080808080)
 
 
 def words_of(data: U8) -> U64:
@@ -36,12 +36,12 @@ def is_ascii(data: U8, start: I64, length: I64) -> Flags:
     size = same(length)
     if size is not None:
         for begin in range(0, size, WORD):
-            found &= words[start + begin] & (KEEP[min(size - begin, WORD)] & _HIGH_BITS) == 0
+            found &= words[start + begin] & (KEEP[min(size - begin, WORD)] & HIGH_BITS) == 0
         return found
     for begin in range(0, int(length.max()), WORD):
         rows = np.flatnonzero(length > begin)
         left = np.minimum(length[rows] - begin, WORD)
-        found[rows] &= words[start[rows] + begin] & KEEP.take(left) & _HIGH_BITS == 0
+        found[rows] &= words[start[rows] + begin] & KEEP.take(left) & HIGH_BITS == 0
     return found
 
 

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringlog.kernel.balance.model import GIB, Limits
-from ringlog.kernel.balance.sizing import MERGE, NONE, SPLIT, Hints, Sized, decide_resizes
+from ringlog.kernel.balance.sizing import Hints, Sized, decide_resizes
+from ringlog.kernel.tablets.resize import MERGE, NONE, SPLIT
 from tests.kernel.balance.world import host
 
 TARGET = 5 * GIB

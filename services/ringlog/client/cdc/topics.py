@@ -17,7 +17,7 @@ from ringlog.client.cdc.errors import RowsLost
 from ringlog.client.cdc.generations import Generations
 from ringlog.kernel.changes import GenerationChange
 from ringlog.log.errors import LogUnavailable, TopicMissing
-from ringlog.log.kafka import reader_config
+from ringlog.log.kafka import LOST, reader_config
 from ringlog.log.topics import admin_client, describe, topic_name
 from ringlog.wire import codec
 from ringlog.wire.changes import decode_change
@@ -29,8 +29,6 @@ POLL_S = 0.2
 RECORDS_MAX = 500
 QUEUED_KB = 16_384
 """Fetched and not yet taken records, at most: what bounds the memory of a reader that is slower than the topic."""
-
-_LOST = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +131,7 @@ class Topics:
         if error.code() == KafkaError._PARTITION_EOF:
             assert offset is not None
             return CdcRecord(partition, offset, None)
-        if error.code() in _LOST:
+        if error.code() in LOST:
             raise RowsLost(partition, offset or 0, self._bounds(TopicPartition(self._cdc, partition))[0])
         return None
 

@@ -24,7 +24,7 @@ from ringlog.kernel.balance.copies import balanced, copies
 from ringlog.kernel.balance.model import BYTES, NOWHERE, BalancePicture, BalancePlan, MeasuredLoads, Migration
 from ringlog.kernel.balance.plan import make_plan
 from ringlog.kernel.balance.reports import ReportBasis
-from ringlog.kernel.balance.sizing import NONE, Hints, Resizing, Sized, decide_resizes
+from ringlog.kernel.balance.sizing import Hints, Resizing, Sized, decide_resizes
 from ringlog.kernel.balance.source import limits_of, picture_of
 from ringlog.kernel.commands.pauses import pause_of
 from ringlog.kernel.commands.resizes import DecideResize
@@ -33,6 +33,7 @@ from ringlog.kernel.modes import BALANCING, SPLITS
 from ringlog.kernel.settings import setting
 from ringlog.kernel.state import ClusterState, in_order
 from ringlog.kernel.tablets.map import TabletMap
+from ringlog.kernel.tablets.resize import NONE
 from ringlog.kernel.tablets.track import may_begin
 from ringlog.kernel.values import Command, NodeId
 

@@ -32,11 +32,7 @@ from math import ceil
 from typing import Final
 
 from ringlog.kernel.balance.model import BalancedHost, Limits
-
-SPLIT: Final = "split"
-MERGE: Final = "merge"
-NONE: Final = "none"
-"""Revokes a decision that is being carried out."""
+from ringlog.kernel.tablets.resize import MERGE, NONE, SPLIT
 
 COUNT_MAX: Final = 1 << 20
 """Tablets of one table."""

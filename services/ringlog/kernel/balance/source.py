@@ -18,20 +18,18 @@ from ringlog.kernel.balance.model import (
     RunningTransition,
     TabletGroup,
 )
-from ringlog.kernel.balance.sizing import MERGE
 from ringlog.kernel.commands.pauses import pause_of
 from ringlog.kernel.modes import BALANCING
 from ringlog.kernel.settings import setting
-from ringlog.kernel.state import STAYS, ClusterState, Node, in_order
+from ringlog.kernel.state import OWNING, ClusterState, Node, in_order
 from ringlog.kernel.tablets.map import TabletMap, TabletReplica, Transition
-from ringlog.kernel.tablets.stages import CLEANUP_TARGET, FALLBACK, REVERT, STREAMING_STAGES
+from ringlog.kernel.tablets.resize import MERGE
+from ringlog.kernel.tablets.stages import STREAMING_STAGES, TURNED_BACK
 from ringlog.kernel.tablets.track import targets
 from ringlog.kernel.values import NodeId
 
 UNKNOWN_CAPACITY: Final = 1
 """What a node has that nobody gave a capacity: hosts are then weighed by their shards."""
-
-_TURNED_BACK: Final = (FALLBACK, CLEANUP_TARGET, REVERT)
 
 
 def picture_of(
@@ -74,7 +72,7 @@ def limits_of(state: ClusterState) -> Limits:
 
 
 def _counts(node: Node, named: set[NodeId]) -> bool:
-    return node.id in named or node.state in (*STAYS, "leaving")
+    return node.id in named or node.state in OWNING
 
 
 def _host(node: Node) -> BalancedHost:
@@ -112,7 +110,7 @@ def _tablets(state: ClusterState, found: TabletMap, together: tuple[str, ...]) -
 
 def _moving(found: TabletMap, number: int, transition: Transition) -> RunningTransition:
     ends_as: tuple[TabletReplica, ...] = transition.next
-    if transition.stage in _TURNED_BACK:
+    if transition.stage in TURNED_BACK:
         ends_as = found.replicas(number)
     places = tuple([(replica.node, replica.shard) for replica in ends_as])
     return RunningTransition(transition.kind, places, transition.stage in STREAMING_STAGES)

@@ -17,6 +17,7 @@ from ringlog.kernel.commands.rules import NAME_RULE, UUID_RULE, Check, broken_fi
 from ringlog.kernel.operations.node_states import shown_state
 from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.outcome import Accepted, Decision, EntryContext, Rejected
+from ringlog.kernel.ring.shards import IGNORE_MSB_MAX, SHARDS_MAX
 from ringlog.kernel.state import ClusterState, Node, advance, in_order
 from ringlog.kernel.swift import replaced
 from ringlog.kernel.values import Command, is_name, is_uuid
@@ -29,8 +30,6 @@ CODES: Final = {
     "wrong_node_state": "The node's state does not allow it.",
 }
 
-SHARDS_MAX = 4_096
-IGNORE_MSB_MAX = 63
 FEATURES_MAX = 256
 CAPACITY_MAX = 2**62
 

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Final
 
-from ringlog.kernel.commands.rules import broken_field
+from ringlog.kernel.commands.rules import REASON_LENGTH_MAX, broken_field, cause_rule
 from ringlog.kernel.commands.tablets import TABLETS_MAX
 from ringlog.kernel.outcome import Accepted, Decision, EntryContext, Rejected
 from ringlog.kernel.settings import setting
@@ -88,8 +88,8 @@ class TriggerRebalance(Command):
 
 def decide_trigger_rebalance(state: ClusterState, command: TriggerRebalance, context: EntryContext) -> Decision:
     """Each partition by the six conditions; refused if all are beyond the cause, or beyond the limit."""
-    if not 1 <= command.cause <= state.epoch:
-        return Rejected("bad_field", f"cause: must be an epoch from 1 to {state.epoch}")
+    if (broken := broken_field(cause_rule(state, command.cause))) is not None:
+        return broken
     found = _named(state, command.zone, command.partitions)
     if isinstance(found, Rejected):
         return found
@@ -161,9 +161,6 @@ class CancelRebalance(Command):
     reason: Annotated[str, "Why."] = ""
 
 
-REASON_LENGTH_MAX: Final = 500
-
-
 def decide_cancel_rebalance(state: ClusterState, command: CancelRebalance, context: EntryContext) -> Decision:
     """Noted, if that is still pending; the group answers with FinishCancel."""
     if len(command.reason) > REASON_LENGTH_MAX:
@@ -224,8 +221,8 @@ class RestartReplicas(Command):
 
 def decide_restart_replicas(state: ClusterState, command: RestartReplicas, context: EntryContext) -> Decision:
     """Begun where the partition is at rest, and enough of its voters are left meanwhile."""
-    if not 1 <= command.cause <= state.epoch:
-        return Rejected("bad_field", f"cause: must be an epoch from 1 to {state.epoch}")
+    if (broken := broken_field(cause_rule(state, command.cause))) is not None:
+        return broken
     found = _one(state, command.zone, command.partition)
     if isinstance(found, Rejected):
         return found
@@ -340,7 +337,7 @@ def _reset(
 def _broken_reset(state: ClusterState, command: ResetPartitions) -> Rejected | None:
     broken = broken_field(
         (command.mode in RESET_MODES, "mode", f"must be {' or '.join(RESET_MODES)}"),
-        (1 <= command.cause <= state.epoch, "cause", f"must be an epoch from 1 to {state.epoch}"),
+        cause_rule(state, command.cause),
         (len(command.copies) <= REPORTED_MAX, "copies", f"must be at most {REPORTED_MAX:,}; send it in parts"),
         (all(copy.log >= 0 for copy in command.copies), "copies", "a log has a length of 0 or more"),
     )

@@ -26,7 +26,7 @@ from ringlog.kernel.outcome import Accepted, Decision, EntryContext, Rejected
 from ringlog.kernel.settings import setting
 from ringlog.kernel.state import ClusterState, advance
 from ringlog.kernel.tablets.map import Resize, TabletMap, with_resize
-from ringlog.kernel.tablets.resize import apart, merge, split
+from ringlog.kernel.tablets.resize import MERGE, NONE, SPLIT, apart, merge, split
 from ringlog.kernel.values import Before, Command, NodeId, StreamReport, Witness
 from ringlog.kernel.zones.data import in_zone, zone_of
 
@@ -37,10 +37,6 @@ CODES: Final = {
     "resize_bounds": "The table would have more or fewer tablets than it may.",
     "stale_sequence": "The number is not the one that follows the table's last decision.",
 }
-
-SPLIT: Final = "split"
-MERGE: Final = "merge"
-NONE: Final = "none"
 
 
 @dataclass(frozen=True, slots=True)

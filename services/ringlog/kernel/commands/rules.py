@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ringlog.kernel.outcome import Rejected
 from ringlog.kernel.state import ClusterState, Node
-from ringlog.kernel.values import NodeId, Witness
+from ringlog.kernel.values import Epoch, NodeId, Witness
 from ringlog.kernel.witnessed import PackedWitnesses
 
 Check = tuple[bool, str, str]
@@ -38,6 +38,11 @@ def reason_rule(reason: str, least: int = 1) -> Check:
 def seed_rule(seed: bytes) -> Check:
     """What the random bits of stream ids are made of."""
     return len(seed) == SEED_BYTES, "seed", f"must be {SEED_BYTES} bytes"
+
+
+def cause_rule(state: ClusterState, cause: Epoch) -> Check:
+    """What asks for it is in the log."""
+    return 1 <= cause <= state.epoch, "cause", f"must be an epoch from 1 to {state.epoch}"
 
 
 def registered(state: ClusterState, name: NodeId, field: str = "node") -> Node | Rejected:

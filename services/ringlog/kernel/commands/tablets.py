@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Annotated, Final, TypeVar
 
-from ringlog.kernel.commands.rules import bad_witnesses
+from ringlog.kernel.commands.rules import REASON_LENGTH_MAX, bad_witnesses
 from ringlog.kernel.operations.gates import explain
 from ringlog.kernel.operations.reports import broken_report
 from ringlog.kernel.outcome import Accepted, Decision, EntryContext, Rejected
@@ -73,7 +73,6 @@ CODES: Final = {
 TABLETS_MAX: Final = 4_096
 """The most tablets that one entry moves."""
 
-REASON_LENGTH_MAX: Final = 500
 
 BALANCER: Final = "balancer"
 """The role whose plans are those of a term."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Annotated, Final
 
-from ringlog.kernel.commands.rules import IDENTIFIER_RULE, NAME_RULE, broken_field, registered
+from ringlog.kernel.commands.rules import IDENTIFIER_RULE, NAME_RULE, broken_field, cause_rule, registered
 from ringlog.kernel.outcome import Accepted, Decision, EntryContext, Rejected
 from ringlog.kernel.state import ClusterState, advance
 from ringlog.kernel.values import Command, is_identifier, is_name
@@ -191,8 +191,8 @@ class SetDataNodes(Command):
 
 def decide_set_data_nodes(state: ClusterState, command: SetDataNodes, context: EntryContext) -> Decision:
     """What follows from an older change than the present nodes do is outdated. The same nodes change nothing."""
-    if not 1 <= command.cause <= state.epoch:
-        return Rejected("bad_field", f"cause: must be an epoch from 1 to {state.epoch}")
+    if (broken := broken_field(cause_rule(state, command.cause))) is not None:
+        return broken
     before = zone_named(state, command.zone)
     if isinstance(before, Rejected):
         return before

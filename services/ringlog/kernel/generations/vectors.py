@@ -15,19 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ringlog.kernel.generations.stream_id import STREAM_ID_BYTES
-from ringlog.kernel.ring.vectors import shards_of
+from ringlog.kernel.ring.vectors import CHUNK_ROWS, HALF, I64, shards_of
 from ringlog.kernel.values import TOKEN_MAX, GenerationRange
 
-I64 = NDArray[np.int64]
-
-_HALF = np.uint64(1 << 63)
 _ID = np.dtype(f"V{STREAM_ID_BYTES}")
 """A stream id as one opaque element, so that numpy gathers it in one move."""
 
 SLOTS_PER_RANGE = 4
 SLOTS_MAX = 1 << 20
 STEPS_MAX = 16
-CHUNK_ROWS = 16384
 
 
 class StreamTable:
@@ -110,7 +106,7 @@ class _Ring:
         self._ignore_msb = _one_or_each(np.append(ignore_msb, ignore_msb[:1]))
         bits = min(len(ends) * SLOTS_PER_RANGE, SLOTS_MAX).bit_length()
         self._shift = np.uint64(64 - bits)
-        slot_starts = ((np.arange(1 << bits, dtype=np.uint64) << self._shift) ^ _HALF).view(np.int64)
+        slot_starts = ((np.arange(1 << bits, dtype=np.uint64) << self._shift) ^ HALF).view(np.int64)
         low = np.searchsorted(ends, slot_starts)
         self._low = low if np.diff(low, append=len(ends)).max() <= STEPS_MAX else None
 
@@ -129,7 +125,7 @@ class _Ring:
         """The number of ends below each token: its range, or one past the last for range 0."""
         if self._low is None:
             return np.searchsorted(self._ends[:-1], tokens)
-        place = self._low.take((tokens.view(np.uint64) ^ _HALF) >> self._shift)
+        place = self._low.take((tokens.view(np.uint64) ^ HALF) >> self._shift)
         below = self._ends.take(place) < tokens
         place += below
         rows = np.flatnonzero(below)

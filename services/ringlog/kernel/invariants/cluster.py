@@ -15,11 +15,10 @@ from ringlog.kernel.schema.stored import stored_names
 from ringlog.kernel.schema.user_types import used_in
 from ringlog.kernel.schema.users import types_of
 from ringlog.kernel.settings import SETTINGS, broken_setting, setting
-from ringlog.kernel.state import EMPTY_STATE, NO_MEMBER, NODE_STATES, PARTS, ClusterState, in_order
+from ringlog.kernel.state import EMPTY_STATE, NO_MEMBER, NODE_STATES, OWNING, PARTS, ClusterState, in_order
 from ringlog.kernel.tables import TableIndex, View
 from ringlog.kernel.values import is_token, is_uuid
 
-OWNING = ("normal", "moving", "leaving")
 """The states of nodes that own tokens."""
 
 ROUTINES = ("types", "functions", "aggregates")

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from ringlog.kernel.invariants.cluster import OWNING
 from ringlog.kernel.invariants.shape import Details, invariant, news
 from ringlog.kernel.service import EXCLUDED_MAX, MEMBER, SIZE_MAX, STAGES, read_group
-from ringlog.kernel.state import ClusterState
+from ringlog.kernel.state import OWNING, ClusterState
 
 
 @invariant("nodes in a group of the metadata service own tokens, and one at a time is on its way", "service", "nodes")

@@ -12,11 +12,9 @@ from ringlog.kernel.ownership.kinds import strategy_of
 from ringlog.kernel.state import EMPTY_STATE, ClusterState
 from ringlog.kernel.tablets.groups import group_of
 from ringlog.kernel.tablets.map import CHUNK, Tablet, TabletMap, Transition
-from ringlog.kernel.tablets.stages import KINDS, STAGES, Side, is_salvage, kind_of, nodes_of
+from ringlog.kernel.tablets.stages import KINDS, STAGES, TURNED_BACK, Side, is_salvage, kind_of, nodes_of
 from ringlog.kernel.tablets.track import transitions
 from ringlog.kernel.values import TOKEN_MAX, is_token
-
-_BACK = ("write_both_read_old_fallback_cleanup", "cleanup_target", "revert_migration")
 
 
 def _new_tablets(state: ClusterState, known: ClusterState) -> Iterator[tuple[TabletMap, Tablet]]:
@@ -110,7 +108,11 @@ def tablet_stages(state: ClusterState, known: ClusterState) -> Details:
         if (transition := tablet.transition) is not None:
             where = f"{tablets.table}/{tablet.index}"
             kind = KINDS.get(transition.kind)
-            if kind is None or transition.stage not in (*kind.stages, *_BACK) or transition.tablet != tablet.index:
+            if (
+                kind is None
+                or transition.stage not in (*kind.stages, *TURNED_BACK)
+                or transition.tablet != tablet.index
+            ):
                 yield f"{where}: {transition.stage} is no stage of {transition.kind} of tablet {transition.tablet}"
                 continue
             yield from (f"{where}: {wrong}" for wrong in _wrong(state, tablet, transition))

@@ -22,9 +22,7 @@ from ringlog.kernel.zones.model import (
     partition_key,
 )
 from ringlog.kernel.zones.queue import STEPS_MAX, is_same
-from ringlog.kernel.zones.rebalance import CHAIN_MAX
-
-_KEYS = ("stable", "pending", "planned", "reduce", "append")
+from ringlog.kernel.zones.rebalance import CHAIN_MAX, KEYS
 
 
 @invariant("a zone has its partitions, by their numbers, and counts those that move", "zones", "zone_partitions")
@@ -120,9 +118,9 @@ def zone_revisions(state: ClusterState, known: ClusterState) -> Details:
     """Revisions, and what is written has one."""
     for key, partition in news(state.zone_partitions, known.zone_partitions):
         of = partition.revisions
-        if any(getattr(of, name) > state.epoch for name in _KEYS) or partition.change > state.epoch:
+        if any(getattr(of, name) > state.epoch for name in KEYS) or partition.change > state.epoch:
             yield f"{key} at epoch {state.epoch}: {of}, change {partition.change}"
-        if any(getattr(partition, name) and not getattr(of, name) for name in _KEYS):
+        if any(getattr(partition, name) and not getattr(of, name) for name in KEYS):
             yield f"{key}: a key that nobody has written"
 
 

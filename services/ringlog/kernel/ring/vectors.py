@@ -28,7 +28,7 @@ _FIVE = np.uint64(5)
 _ADD_1, _ADD_2 = np.uint64(0x52DCE729), np.uint64(0x38495AB5)
 _SIGN_BITS = np.uint64(0x8080808080808080)
 _BYTE = np.uint64(0xFF)
-_HALF = np.uint64(1 << 63)
+HALF = np.uint64(1 << 63)
 _LOW_32 = np.uint64(0xFFFFFFFF)
 _32 = np.uint64(32)
 _LOWEST = np.int64(-(1 << 63))
@@ -64,7 +64,7 @@ def shards_of(tokens: I64, shards: int | NDArray[Any], ignore_msb: int | NDArray
     """Shards (``int64``) of tokens; ``shards`` (1 to 2**32 - 1) and ``ignore_msb`` (0-63) are numbers or arrays."""
     count = np.asarray(shards, dtype=np.uint64)
     shift = np.asarray(ignore_msb, dtype=np.uint64)
-    biased = tokens.view(np.uint64) ^ _HALF
+    biased = tokens.view(np.uint64) ^ HALF
     biased <<= shift
     # The high half of a 64 x 32 bit product, in two steps that fit 64 bits.
     low = biased & _LOW_32

@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from ringlog.kernel.schema.collections import DEPTH_MAX
+
 LITERAL_MAX: Final = 1_000
 """Characters of a literal."""
-
-DEPTH_MAX: Final = 8
 
 _WORD: Final = re.compile(
     r"'(?:[^']|'')*'|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|0x[0-9a-f]*|-?[0-9]+(?:\.[0-9]*)?(?:e[+-]?[0-9]+)?"

@@ -7,8 +7,15 @@ each part keeps ``since`` and ``changed`` of the whole, what is merged has the l
 
 from __future__ import annotations
 
+from typing import Final
+
 from ringlog.kernel.tablets.map import Tablet, TabletMap, TabletReplica, new_map
 from ringlog.kernel.values import TOKEN_MIN, Epoch, Token
+
+SPLIT: Final = "split"
+MERGE: Final = "merge"
+NONE: Final = "none"
+"""Decisions about the number of a table's tablets; the last revokes one that is being carried out."""
 
 _BEFORE_ALL: Token = TOKEN_MIN - 2
 """Where the first tablet begins, as a number: so halves of equal tablets are equal."""

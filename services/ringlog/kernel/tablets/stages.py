@@ -133,7 +133,7 @@ STAGES: Final[dict[str, Stage]] = {
     )
 }
 
-_BACK: Final = (FALLBACK, CLEANUP_TARGET, REVERT)
+TURNED_BACK: Final = (FALLBACK, CLEANUP_TARGET, REVERT)
 """The way back, whatever the kind."""
 
 SETTLED: Final = "settled"
@@ -189,7 +189,7 @@ def kind_of(transition: Transition) -> TransitionKind:
 
 def next_stage(transition: Transition) -> str:
     """The stage that follows, or ``SETTLED``."""
-    stages = _BACK if transition.stage in _BACK else kind_of(transition).stages
+    stages = TURNED_BACK if transition.stage in TURNED_BACK else kind_of(transition).stages
     place = stages.index(transition.stage) + 1
     return stages[place] if place < len(stages) else SETTLED
 

@@ -66,14 +66,14 @@ RESULTS: Final = (ROLLED_BACK, ALREADY_OLD, ALREADY_NEW)
 CHAIN_MAX: Final = 16
 """Links that are remembered; the oldest go first."""
 
-_KEYS: Final = ("stable", "pending", "planned", "reduce", "append")
+KEYS: Final = ("stable", "pending", "planned", "reduce", "append")
 _GIVEN_UP: Final[Mapping[str, Any]] = {"cancel": None, "reduce": (), "append": ()}
 """What a cancel that is answered, and a reset, end."""
 
 
 def written(before: ZonePartition, epoch: Epoch, **keys: Any) -> ZonePartition:
     """The partition with these fields. A key that differs has revision ``epoch``; so has stable if it is given."""
-    differs = {name for name in _KEYS if name in keys and keys[name] != getattr(before, name)}
+    differs = {name for name in KEYS if name in keys and keys[name] != getattr(before, name)}
     revisions = dict.fromkeys(differs | ({"stable"} & keys.keys()), epoch)
     return replace(before, **keys, revisions=replace(before.revisions, **revisions))
 
@@ -164,7 +164,7 @@ def _chained(before: ZonePartition, applied: ZoneStep, epoch: Epoch) -> tuple[Zo
 def outdated_keys(before: ZonePartition, seen: ZoneRevisions) -> tuple[str, ...]:
     """The keys that a switch depends on and that are not as they were ``seen``: of a step on the way only pending."""
     one_of_many = len(before.pending) > 1 and before.cancel is None
-    keys = ("pending",) if one_of_many else _KEYS
+    keys = ("pending",) if one_of_many else KEYS
     return tuple(name for name in keys if getattr(before.revisions, name) != getattr(seen, name))
 
 
