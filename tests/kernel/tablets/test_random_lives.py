@@ -18,7 +18,7 @@ from ringlog.kernel.fold import fold
 from ringlog.kernel.invariants.check import violations
 from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.outcome import OutcomeKind
-from ringlog.kernel.state import EMPTY_STATE, ClusterState
+from ringlog.kernel.state import EMPTY_STATE, ClusterState, in_order
 from ringlog.kernel.tablets import admission, gates, groups, resize, stages, steps, track
 from ringlog.kernel.tablets.stages import STAGES, Side
 from ringlog.kernel.values import Command, TabletOptions, Witness
@@ -55,7 +55,7 @@ def drawn(state: ClusterState, random: Random) -> list[Command]:
         if down and random.random() < 0.7:
             return [DeclareUp(min(down), "")]
         comers = [one.node for _, moving in track.transitions(state) for one in moving.next]
-        return [DeclareDown(random.choice([node, *comers]), "")] if not down else []
+        return [DeclareDown(random.choice([node, *sorted(comers)]), "")] if not down else []
     flying = in_flight(state)
     if dice < (0.5 if flying else 0.35):
         if flying and flying[0].stage == "requested" and random.random() < 0.3:
@@ -73,7 +73,7 @@ def drawn(state: ClusterState, random: Random) -> list[Command]:
         from_, to = random.choice([*ends, (random.choice(held), None)])
         one = TabletMigration(lives.TABLE, index, random.choice(["rebuild", "rebuild_v2"]), from_, to)
         return [lives.MigrateTablets((one,))]
-    alive = [one.id for one in state.nodes.values() if not one.down and random.random() < 0.9]
+    alive = [one.id for _, one in in_order(state.nodes) if not one.down and random.random() < 0.9]
     witnesses = [Witness(one, state.epoch - random.choice([0, 0, 1, 3]), state.epoch) for one in alive]
     said = [report for one in alive for report in tablet_reports(state, one)]
     return list(tablet_steps(state, witnesses, said))
