@@ -62,6 +62,17 @@ def one_more_dies(*, admits_loss: bool = False) -> Scenario:
     return found.do(DeclareUp(ids(found.left[1])[0], "")).led().scenario()
 
 
+def back_before_the_step() -> Scenario:
+    """One more is declared down, so that most of the data is lost, and the loss is admitted. It is up again when the
+    survivor has said that he has what the others have, and is not read yet. Nobody sees a state between the loss and
+    the reset, and the log ends when the survivor is read.
+    """
+    found = Reset().reset(admits_loss=True)
+    found.do(*down(found.left[1]), DeclareUp(ids(found.left[1])[0], "")).led()
+    found.log = [found.log[0], *found.log[2:6]]
+    return found.scenario()
+
+
 def mistaken(made: Scenario) -> Scenario:
     """Whoever is declared down lives."""
     return replace(made, mistaken=True)
@@ -78,5 +89,6 @@ RESETS: dict[str, Callable[[], Scenario]] = {
     "reset, most of the data is left, and who is down lives": lambda: mistaken(most_are_left()),
     "reset that all know, and who is down lives": known_to_all,
     "reset, one more dies while the survivor fetches, and comes back": one_more_dies,
+    "reset, one more dies while the survivor fetches, and is back before the step": back_before_the_step,
     "reset, one more is down while the survivor fetches, and all live": lambda: mistaken(one_more_dies()),
 }

@@ -88,7 +88,7 @@ def _bug(rule: str, mutant: str, shows: str) -> Off:
 
 
 LEFT_OUT, ASSASSINATED, ADMITTED = OVERRIDDEN
-RESET, _, RESET_KNOWN, RESET_STUCK, _ = RESETS
+RESET, _, RESET_KNOWN, RESET_STUCK, RESET_BACK, _ = RESETS
 
 OFF = (
     _bug("R1 both groups", "new_group_not_needed", "join, 1 replica"),
@@ -117,6 +117,7 @@ OFF = (
     _bug("R1 a survivor is written, too", "zone_salvage_written_by_the_old_alone", RESET),
     _bug("R4 a survivor merges who is alive", "zone_salvage_of_the_survivor_alone", RESET),
     _bug("R4 a survivor merges a majority", "zone_salvage_with_whoever_lives", RESET_STUCK),
+    _bug("R4 a survivor merges who comes back", "zone_salvage_without_who_comes_back", RESET_BACK),
     Off("R4 a survivor merges a majority", "somebody admits the loss (`--admit-loss`)", ADMITTED),
     _bug("R5 reports of a survivor", "zone_salvage_left_early", RESET),
     Off("R5 gate of a salvage", "`salvaged` is left at once", RESET_KNOWN, open_stage="salvaged"),

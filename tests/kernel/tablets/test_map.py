@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from random import Random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -55,6 +58,29 @@ def test_what_settles_changes_nothing_else(count: int, data: st.DataObject) -> N
     touched = {index // CHUNK for index in changes}
     for number, (old_chunk, chunk) in enumerate(zip(before.chunks, after.chunks, strict=True)):
         assert chunk is old_chunk or number in touched
+
+
+def test_over_a_long_life_a_map_has_no_more_places_than_nodes_at_a_time() -> None:
+    """Nodes come and go, of which some come back; the map says the same as a list, whatever place they have."""
+    random, width, most = Random(7), 5, 0
+    names = [f"n{number}" for number in range(3)]
+    groups = [tuple(TabletReplica(name, 0, 1) for name in names)] * (CHUNK + 9)
+    tablets = new_map("ks.t", uniform_ends(len(groups)), groups, 1)
+    for epoch in range(2, 900):
+        name = f"n{epoch}" if random.random() < 0.7 else random.choice(names)
+        names = [*names, name][-width:] if name not in names else names
+        indices = random.sample(range(len(groups)), 3) if random.random() < 0.8 else range(len(groups))
+        group = tuple(TabletReplica(one, 0, epoch) for one in sorted(random.sample(names, 2)))
+        tablets = with_settled(tablets, dict.fromkeys(indices, (group, epoch)))
+        for index in indices:
+            groups[index] = group
+        assert [one.replicas for one in tablets] == groups
+        there = Counter(one.node for group in groups for one in group)
+        assert {node: held for node, held in zip(tablets.nodes, tablets.held, strict=True) if held} == there
+        assert len(set(tablets.nodes)) == len(tablets.nodes)
+        most = max(most, len(there))
+        assert len(tablets.nodes) <= most + 2, "who comes in one step finds the places that were free before it"
+    assert most < 60, "and hundreds came"
 
 
 @given(st.integers(1, 2_000), st.integers(TOKEN_MIN, TOKEN_MAX))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ringlog.kernel.commands.movements import Assassinate
-from ringlog.kernel.commands.nodes import DeclareUp
+from ringlog.kernel.commands.nodes import DeclareDown, DeclareUp
 from ringlog.kernel.commands.rebalances import ResetPartitions
 from ringlog.kernel.commands.tablets import AdvanceTablets, RevertTablets, TabletRevert
 from ringlog.kernel.commands.zones import AlterZone, SetDataNodes
@@ -108,6 +108,41 @@ def test_nobody_reads_the_survivor_before_he_has_what_the_others_have_who_are_al
     assert [one.node for one in group.read] == [one.node for one in group.write] == [survivor]
     state, _ = led(state)
     assert (shown(partition(state).stable), on(state)) == ("AD", "AD"), "as many as are alive"
+
+
+def without_two_voters() -> tuple[ClusterState, str, str]:
+    """Five replicas of which three vote, and two of these are down: the state, these two, and the others."""
+    state = with_data("ABCDE", partitions=1, replicas=5, quorum=2)
+    voters = shown(partition(state).stable).split("/")[0][:2]
+    return done(state, *down(voters)), voters, "".join(sorted(set("ABCDE") - set(voters)))
+
+
+def test_who_comes_back_between_the_report_and_the_step_gives_too() -> None:
+    """Another one dies after the reset, and the survivor says that he has all that is left; then that one is back."""
+    state, _, left = without_two_voters()
+    state = done(state, reset(state, dict.fromkeys(left, 1), admits_loss=True))
+    (survivor,) = [one.node for one in state.tablets[TABLE].tablet(0).transition.next]  # type: ignore[union-attr]
+    gone, stays = (node for node in ids(left) if node != survivor)
+    state = done(state, DeclareDown(gone, ""))
+    step = next(one for one in of_coordinator(state) if isinstance(one, AdvanceTablets))
+    assert tried(state, step)[1] == ""
+    (early,) = works_of(state, survivor)
+    state = done(state, DeclareUp(gone, ""))
+    assert tried(state, step)[1] in ("bad_field", "gate_not_met"), "it was reported without who is back"
+    ((late, work),) = works_of(state, survivor).items()
+    assert late != early
+    assert {one.source for one in work.sources} == {gone, stays}
+    state, _ = led(state)
+    assert waits(state) is None
+    assert {*ids(left)} <= {*ids(on(state))}
+
+
+def test_where_nobody_admits_a_loss_the_majority_that_was_merged_is_enough() -> None:
+    state, lost_ones, left = without_two_voters()
+    state = done(state, reset(state, dict.fromkeys(left, 1)))
+    step = next(one for one in of_coordinator(state) if isinstance(one, AdvanceTablets))
+    state = done(state, DeclareUp(ids(lost_ones)[0], ""))
+    assert tried(state, step)[1] == ""
 
 
 def test_by_hand_a_zone_gets_its_number_of_replicas_again() -> None:

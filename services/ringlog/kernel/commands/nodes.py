@@ -21,6 +21,7 @@ from ringlog.kernel.ring.shards import IGNORE_MSB_MAX, SHARDS_MAX
 from ringlog.kernel.state import ClusterState, Node, advance, in_order
 from ringlog.kernel.swift import replaced
 from ringlog.kernel.values import Command, is_name, is_uuid
+from ringlog.kernel.zones.salvage import with_returned
 
 CODES: Final = {
     "duplicate_address": "Another node that has not left has this address.",
@@ -245,7 +246,10 @@ class DeclareUp(Command):
 
 
 def decide_declare_up(state: ClusterState, command: DeclareUp, context: EntryContext) -> Decision:
-    """The node runs again; refused while an operation goes on without it, or another has its address."""
+    """The node runs again; refused while an operation goes on without it, or another has its address.
+
+    Where a reset salvages what is left of a tablet that it has, it gives, too.
+    """
     node = state.nodes.get(command.node)
     if node is not None:
         for operation in in_flight(state):
@@ -268,4 +272,6 @@ def _declared(state: ClusterState, name: str, reason: str, context: EntryContext
     if node.down == down:
         return Rejected("wrong_node_state", f"node: {node.name} is declared {'down' if down else 'up'} already")
     declared = replaced(node, down=down, down_reason=reason if down else "")
-    return Accepted(advance(state, context.epoch, nodes=state.nodes.set(node.id, declared)))
+    tablets = state.tablets if down else with_returned(state, node.id, context.epoch)
+    changed = {} if tablets is state.tablets else {"tablets": tablets}
+    return Accepted(advance(state, context.epoch, nodes=state.nodes.set(node.id, declared), **changed))

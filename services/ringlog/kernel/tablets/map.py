@@ -11,7 +11,9 @@ One million tablets are one value, of which the next one shares all but what cha
 ::
 
     packed tablet    end (8 bytes), changed (8), then for each replica: since (8), node (4), shard (4); big-endian
-    node             its place in ``nodes``, which only grows until a resize makes the map anew
+    node             its place in ``nodes``: that of one that has no tablet any more, or one more
+
+So ``nodes`` is as long as at most there were nodes at a time that had a tablet, and those that came in one step.
 
 ``Tablet`` and ``TabletReplica`` are what a map gives, not what it holds.
 
@@ -225,25 +227,35 @@ def with_transitions(tablets: TabletMap, changes: Mapping[int, Transition | None
 
 def with_settled(tablets: TabletMap, changes: Mapping[int, tuple[tuple[TabletReplica, ...], Epoch]]) -> TabletMap:
     """The map with other settled replicas of these tablets, and since when. Costs a chunk for each."""
-    known = set(tablets.nodes)
-    came = sorted({replica.node for group, _ in changes.values() for replica in group}.difference(known))
-    nodes = tablets.nodes + tuple(came)
+    nodes = _with_room(tablets, {replica.node for group, _ in changes.values() for replica in group})
     places = {node: place for place, node in enumerate(nodes)}
     by_chunk: dict[int, list[int]] = {}
     for index in changes:
         by_chunk.setdefault(index // CHUNK, []).append(index)
-    chunks, held = list(tablets.chunks), [*tablets.held, *[0] * len(came)]
+    chunks, held = list(tablets.chunks), [*tablets.held, *[0] * (len(nodes) - len(tablets.nodes))]
     for number, indices in by_chunk.items():
         rows = list(chunks[number].rows)
         for index in indices:
             group, changed = changes[index]
-            for _, node, _ in _places_of(rows[index % CHUNK]):
-                held[node] -= 1
+            for _, place, _ in _places_of(rows[index % CHUNK]):
+                held[place] -= 1
             for one in group:
                 held[places[one.node]] += 1
             rows[index % CHUNK] = _packed(places, tablets.ends[index], group, changed)
         chunks[number] = Chunk(chunks[number].end, tuple(rows))
     return _with(tablets, nodes=nodes, held=tuple(held), chunks=tuple(chunks))
+
+
+def _with_room(tablets: TabletMap, wanted: set[NodeId]) -> tuple[NodeId, ...]:
+    """The nodes of a map, with a place for each that is to have a tablet: of who has none any more, or one more."""
+    nodes, held = list(tablets.nodes), tablets.held
+    free = (place for place, node in enumerate(tablets.nodes) if not held[place] and node not in wanted)
+    for node in sorted(wanted.difference(nodes)):
+        if (place := next(free, None)) is None:
+            nodes.append(node)
+        else:
+            nodes[place] = node
+    return tuple(nodes)
 
 
 def with_resize(tablets: TabletMap, resize: Resize | None, sequence: int) -> TabletMap:

@@ -22,32 +22,45 @@ tablet, all of it is lost. A quorum of those who were declared down, and are not
 the reset: these are lost, too. Whether somebody has admitted that goes with the salvage, as its kind: where nobody has,
 the survivor waits until a majority is alive, however many die after the reset.
 
-Invariant: nobody who is alive when the survivor says that he has all, and has a tablet, is left out of its salvage. Who
-comes back between that and the step behind it may be: what only he had is lost, as somebody has admitted.
+Invariant: nobody who is alive when the survivor alone is read, and has a tablet, is left out of its salvage. Who comes
+back before that step opens a new session: what was reported without him ends nothing any more. Where nobody has
+admitted a loss a majority was merged, which has what he could have.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+
+from immutables import Map
 
 from ringlog.kernel.outcome import Rejected
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.tablets.groups import has_majority
-from ringlog.kernel.tablets.map import Tablet, TabletMap, TabletReplica, with_settled, with_transitions
+from ringlog.kernel.tablets.map import (
+    Tablet,
+    TabletMap,
+    TabletReplica,
+    Transition,
+    with_settled,
+    with_transitions,
+)
 from ringlog.kernel.tablets.stages import (
     END_SALVAGE,
     FALLBACK,
     LOSSY_SALVAGE,
     SALVAGE,
     SALVAGED,
+    SALVAGING,
     WRITE_BOTH_READ_NEW,
     Side,
+    kind_of,
     members,
     nodes_of,
     readers,
 )
 from ringlog.kernel.tablets.steps import begun
-from ringlog.kernel.tablets.track import may_begin
+from ringlog.kernel.tablets.track import may_begin, transitions
 from ringlog.kernel.values import Epoch, NodeId
 from ringlog.kernel.zones.data import maps_in
 from ringlog.kernel.zones.distribution import is_alive
@@ -132,6 +145,21 @@ def salvaged(
         step = begun(kind, after.tablet(index), (place,), epoch)
         found[maps.table] = with_transitions(after, {index: step})
     return found
+
+
+def with_returned(state: ClusterState, node: NodeId, epoch: Epoch) -> Map[str, TabletMap]:
+    """The maps of tablets when a node is alive again: where the survivor of a salvage whose loss is admitted is not
+    read yet, he begins his session anew, with that node among those who give.
+    """
+    steps: dict[str, dict[int, Transition]] = {}
+    for tablets, one in transitions(state):
+        group = nodes_of(tablets.tablet(one.tablet).replicas)
+        if one.stage == SALVAGING and kind_of(one).admits_loss and node in group:
+            steps.setdefault(tablets.table, {})[one.tablet] = replace(one, stage_epoch=epoch)
+    after = state.tablets
+    for table, changes in steps.items():
+        after = after.set(table, with_transitions(after[table], changes))
+    return after
 
 
 def _tablets(state: ClusterState, partition: ZonePartition) -> Iterator[tuple[TabletMap, Tablet]]:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import combinations
 
+from ringlog.kernel.commands.nodes import DeclareUp
 from ringlog.kernel.commands.rebalances import ResetPartitions
 from ringlog.kernel.commands.resizes import DecideResize, FinishResize
 from ringlog.kernel.commands.schema import CreateTable, DropTable
@@ -129,6 +130,10 @@ class TabletModel:
                     self._revert(f"{one.table}/{one.tablet}", self.tables[one.table][one.tablet], before, after.epoch)
             case ResetPartitions():
                 self._reset(command, before, after)
+            case DeclareUp(node):
+                for life in (life for lives in self.tables.values() for life in lives):
+                    if (life.kind, life.stage) == ("lossy_salvage", "salvage") and node in dict(life.old):
+                        life.enter("salvage", after.epoch)  # what was reported without that node counts no more
             case DecideResize():
                 pass
             case FinishResize():
