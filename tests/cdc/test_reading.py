@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from ringlog.client.cdc.errors import TablesForgotten, UnknownTable, WriteIncomplete
+from ringlog.client.cdc.errors import TableReplaced, TablesForgotten, UnknownTable, WriteIncomplete
 from ringlog.client.cdc.generations import Generations, KnownGeneration
 from ringlog.client.cdc.lives import Lives, NamedLife
 from ringlog.client.cdc.progress import NOT_ENTERED, ConsumerProgress, begin_at
@@ -345,6 +345,20 @@ def test_rows_from_before_what_is_known_are_not_passed_over() -> None:
     assert known.batch(rows).to_pydict()["c"] == [0, 1, 2, 9]
     with pytest.raises(TablesForgotten, match="epoch 8"):
         known.batch([row(2, (0,), epoch=8)])
+
+
+def test_rows_of_a_table_that_got_the_name_while_it_was_read_are_not_taken_for_its_own() -> None:
+    rows = [row(2, (number,), {"v": number}, epoch=epoch) for number, epoch in enumerate((0, 10, 19))]
+    later = [*rows, row(2, (3,), {"v": 3}, epoch=20)]
+    columns = LogColumns(TABLE, NamedLife(10, None, True))
+    assert columns.until(None).batch(later).to_pydict()["c"] == [0, 1, 2, 3]
+    found = columns.until(20).with_past(NamedLife(10, None, True))
+    heads = [head_of(one, number, encode_cdc_row(one)) for number, one in enumerate(later)]
+    for batch in (found.batch(rows), batch_of(found, heads[:3], 0)):
+        assert batch.to_pydict()["c"] == [0, 1, 2]
+    for of in (found.batch, lambda _: batch_of(found, heads, 0)):
+        with pytest.raises(TableReplaced, match=f"table {TABLE.id} lost its name at epoch 20"):
+            of(later)
 
 
 def test_a_table_is_chosen_by_its_id() -> None:

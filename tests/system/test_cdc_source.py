@@ -192,6 +192,27 @@ def test_a_table_that_was_made_anew_has_its_own_rows_only(log: CdcLog, spark: Sp
     assert {row["number"] for row in read_cdc(*where, table_id=old).collect()} == {*range(5), 10, 11, 12}
 
 
+def test_a_stream_ends_where_another_table_has_got_the_name_and_goes_on_with_that(
+    log: CdcLog, spark: SparkSession, tmp_path: Path
+) -> None:
+    story, sink = Story(log), Sink()
+    story.join(0)
+    story.write(story.rows(0, 5))
+    log.publish()
+    where = (spark, log.world.bootstrap, log.world.cluster, "shop.orders")
+    with running(read_cdc(*where, stream=True), sink, tmp_path) as query:
+        until(lambda: len(sink.numbers) == 5, "the first rows", lambda: fine(query))
+        log.world.apply(DropTable("shop", "orders"))
+        log.world.table("orders")
+        story.write(story.rows(0, 4))
+        until(lambda: query.exception() is not None, "an error")
+        assert "lost its name at epoch" in str(query.exception())
+    assert sorted(sink.numbers) == list(range(5))
+    with running(read_cdc(*where, stream=True), sink, tmp_path) as query:
+        until(lambda: len(sink.numbers) == 9, "the rows of the other one", lambda: fine(query))
+    assert sorted(sink.numbers) == list(range(9))
+
+
 @pytest.mark.soak("the same of the reader, and the stream that goes on from its checkpoint")
 def test_rows_that_are_no_longer_kept_end_a_query_or_are_skipped(
     log: CdcLog, spark: SparkSession, tmp_path: Path

@@ -32,12 +32,13 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from ringlog.client.cdc.errors import TablesForgotten
+from ringlog.client.cdc.errors import TableReplaced, TablesForgotten
 from ringlog.client.cdc.lives import NamedLife
 from ringlog.client.cdc.rows import DELETED, ELEMENTS, TableTypes
 from ringlog.kernel.changes import TableChange
 from ringlog.kernel.schema.collections import TypeShape, shape_of
 from ringlog.kernel.schema.types import TypeMismatch, deserialize
+from ringlog.kernel.values import Epoch
 from ringlog.wire.mapping import uuid_text
 from ringlog.wire.records import CdcRow
 
@@ -115,7 +116,8 @@ class LogColumns:
 
     ``life``: rows that other tables of its name left are passed over; None: all rows are the table's. ``out``: columns
     that are left out, so what they would have is undecoded. ``with_epoch``: one more column, ``cdc$epoch``: the epoch
-    by which the write was decided, null where that is not said.
+    by which the write was decided, null where that is not said. ``lost``: the epoch with which the table lost its name
+    while it was read; rows of those that got it then are not passed over, but end the reading.
     """
 
     def __init__(
@@ -124,14 +126,18 @@ class LogColumns:
         life: NamedLife | None = None,
         out: frozenset[str] = frozenset(),
         with_epoch: bool = False,
+        lost: Epoch | None = None,
     ) -> None:
         self.table = table
         self.life = life
         self.out = out
         self.with_epoch = with_epoch
+        self.lost = lost
 
     def is_mine(self, epoch: int) -> bool:
-        """Is a row that was decided by that epoch one of the table's? Raises TablesForgotten."""
+        """Is a row that was decided by that epoch one of the table's? Raises TablesForgotten, TableReplaced."""
+        if self.lost is not None and epoch >= self.lost:
+            raise TableReplaced(f"{self.table.keyspace}.{self.table.name}", self.table.id, self.lost)
         if self.life is not None and not self.life.knows(epoch):
             raise TablesForgotten(f"{self.table.keyspace}.{self.table.name}", epoch)
         return self.life is None or self.life.has(epoch)
@@ -140,7 +146,11 @@ class LogColumns:
         """The same, with what was found out of the past of the table's name."""
         assert self.life is not None, "one that is of all rows knows enough"
         life = replace(self.life, first=whole.first, known=whole.known)
-        return LogColumns(self.table, life, self.out, self.with_epoch)
+        return LogColumns(self.table, life, self.out, self.with_epoch, self.lost)
+
+    def until(self, lost: Epoch | None) -> LogColumns:
+        """The same, of a table that lost its name at that epoch, or has it."""
+        return LogColumns(self.table, self.life, self.out, self.with_epoch, lost)
 
     def schema(self) -> pa.Schema:
         """The Arrow schema of the batches."""

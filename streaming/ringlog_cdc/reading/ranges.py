@@ -33,6 +33,7 @@ from ringlog.client.cdc.reading import CdcReading, RowVerdict
 from ringlog.client.cdc.schema import SchemaFollower
 from ringlog.client.cdc.topics import CdcRecord, Topics
 from ringlog.kernel.changes import TableChange
+from ringlog.kernel.values import Epoch
 from ringlog.log.identity import Memory
 from ringlog.wire.codec import writer
 from ringlog.wire.errors import WireError
@@ -67,12 +68,15 @@ class ReadSettings:
 
 @dataclass(frozen=True)
 class CdcRange(InputPartition):
-    """Records [begin, end) of one partition; ``place``: the core's place at ``begin``, of this partition only."""
+    """Records [begin, end) of one partition; ``place``: the core's place at ``begin``, of this partition only;
+    ``lost``: the epoch with which the table has lost its name since the query began.
+    """
 
     partition: int
     begin: int
     end: int
     place: str
+    lost: Epoch | None = None
 
 
 @dataclass(frozen=True)
@@ -118,6 +122,7 @@ class Scan:
     def __init__(self, settings: ReadSettings) -> None:
         self._settings = settings
         self._topics: Topics | None = None
+        self._schema: SchemaFollower | None = None
         self._reading: CdcReading[RowHead] | None = None
 
     @property
@@ -148,6 +153,16 @@ class Scan:
                 return table_in(schema.whole(), name, table_id)
         finally:
             schema.close()
+
+    def lost(self, table_id: str) -> Epoch | None:
+        """The epoch with which that table lost its name; None: it has it. This knows of all epochs by which rows that
+        are in the topic by now were decided.
+
+        Raises ReplicaHalted, LogUnavailable, WaitTimedOut, UnknownTable.
+        """
+        if self._schema is None:
+            self._schema = SchemaFollower(self._settings.bootstrap_servers, self._settings.cluster).start()
+        return table_in(self._schema.newest(), self._settings.table, table_id)[1].end
 
     def first(self) -> ConsumerProgress:
         """Where a new query begins."""
@@ -236,6 +251,9 @@ class Scan:
         if self._topics is not None:
             self._topics.close()
             self._topics = None
+        if self._schema is not None:
+            self._schema.close()
+            self._schema = None
 
     def _read_on(self) -> None:
         reading, bounds = self._at(), self.topics.bounds()

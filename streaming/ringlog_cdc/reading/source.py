@@ -26,6 +26,7 @@ writes; across generations, and in a batch query, rows have no order but the one
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
@@ -33,6 +34,7 @@ from pyspark.sql.types import StructType
 
 from ringlog.client.cdc.errors import TablesForgotten
 from ringlog.client.cdc.progress import ConsumerProgress
+from ringlog.kernel.values import Epoch
 from ringlog.log.identity import CarriedRecord, Recorded, record_of, record_to_json
 from ringlog_cdc.errors import CdcError
 from ringlog_cdc.reading.columns import LogColumns
@@ -107,8 +109,10 @@ class RinglogCdc(DataSource):
 def batches(settings: ReadSettings, columns: LogColumns, found: CdcRange | WholeRange) -> Iterator[pa.RecordBatch]:
     """A task. Rows from before what the driver knows of the table have it fold the metadata log from its beginning.
 
-    Raises TablesForgotten where that does not tell whose they are.
+    Raises TablesForgotten where that does not tell whose they are; TableReplaced.
     """
+    if isinstance(found, CdcRange):
+        columns = columns.until(found.lost)
     for rows in rows_of(settings, found):
         try:
             batch = batch_of(columns, rows, found.partition)
@@ -186,7 +190,9 @@ class CdcStreamReader(DataSourceStreamReader):
         if start == end:
             return []
         path = [end.get("from", start["place"]), *end.get("left", ()), end["place"]]
-        return ranges_along([ConsumerProgress.from_json(place) for place in path])
+        ranges = ranges_along([ConsumerProgress.from_json(place) for place in path])
+        lost = self._lost() if ranges else None
+        return [replace(one, lost=lost) for one in ranges]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """A task."""
@@ -198,6 +204,11 @@ class CdcStreamReader(DataSourceStreamReader):
         if self._scan is not None:
             self._scan.close()
             self._scan = None
+
+    def _lost(self) -> Epoch | None:
+        """When the table lost its name, if it had it when the query began."""
+        life = self._columns.life
+        return self._driver().lost(self._columns.table.id) if life is not None and life.end is None else None
 
     def _driver(self) -> Scan:
         if self._scan is None:

@@ -44,6 +44,19 @@ class TablesForgotten(CdcReadError):
         super().__init__(why, "start behind those rows; `ringlog log at EPOCH --archive` shows the table as it was")
 
 
+class TableReplaced(CdcReadError):
+    """A streaming query of Spark met rows of another table that was made under its table's name meanwhile: a query has
+    the columns of one table.
+    """
+
+    code = "table_replaced"
+
+    def __init__(self, name: str, table_id: str, epoch: Epoch) -> None:
+        why = f"{name}: table {table_id} lost its name at epoch {epoch}, and rows of another one have come"
+        left = f"what is left of the first one is read with tableid={table_id} and a checkpoint of its own"
+        super().__init__(why, f"start the query again: it goes on with the other one's; {left}")
+
+
 class ProgressInUse(CdcReadError):
     """Two consumers with one progress would each skip what the other one has read."""
 

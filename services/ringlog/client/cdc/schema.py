@@ -79,14 +79,17 @@ class SchemaFollower:
 
         Raises TablesForgotten, ReplicaHalted, LogUnavailable, WaitTimedOut.
         """
-        if epoch > self.lives.epoch:
-            # The row's writer had folded that entry, so it is there: a barrier finds it, or there is none.
-            self._catch_up(self._watch.read_barrier(ANSWER_S).epoch)
-            if epoch > self.lives.epoch:
-                return None
+        # The row's writer had folded that entry, so it is there: a barrier finds it, or there is none.
+        if epoch > self.lives.epoch and epoch > self.newest().epoch:
+            return None
         if not self.lives.knows(name, epoch) and not self.whole().knows(name, epoch):
             raise TablesForgotten(name, epoch)
         return self.lives.at(name, epoch)
+
+    def newest(self) -> Lives:
+        """``lives`` with all that is in the log now. Raises ReplicaHalted, LogUnavailable, WaitTimedOut."""
+        self._catch_up(self._watch.read_barrier(ANSWER_S).epoch)
+        return self.lives
 
     def whole(self) -> Lives:
         """``lives`` with all that there is of the log: what was before the snapshot is folded, once.
