@@ -9,13 +9,16 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from immutables import Map
 
 from ringlog.kernel import digester as production
-from ringlog.kernel.commands.cluster import InitializeCluster
+from ringlog.kernel.blocks import in_blocks, with_items
+from ringlog.kernel.commands.cluster import ChangeSettings, InitializeCluster, Noop
 from ringlog.kernel.digester import Digester
 from ringlog.kernel.encoding import digest, encode
 from ringlog.kernel.fold import fold
-from ringlog.kernel.state import EMPTY_STATE
+from ringlog.kernel.state import EMPTY_STATE, Placement, RangeGroup, Replica
+from ringlog.kernel.swift import replaced
 from ringlog.wire.entries import decode_entry
 from tests.kernel.entries import applied, entry, founded, node, random_command, random_history
 from tests.kernel.test_released_logs import LOGS
@@ -78,3 +81,35 @@ def test_nothing_is_kept_of_states_that_are_gone() -> None:
 
 def _kept(digester: Digester) -> dict[str, int]:
     return {name: len(one._rows) + len(one._items) + len(one._inner) for name, one in digester._encoders.items()}
+
+
+def test_a_step_of_a_large_ring_encodes_the_ranges_that_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    placement = Placement("simple:1", in_blocks(ranges(2_000)), tuple(range(2_000)))
+    before = replaced(founded(), placements=Map({placement.key: placement}))
+    others = [replaced(placement.ranges[at], changed=9) for at in (7, 8, 1_500)]
+    moved = replaced(placement, ranges=with_items(placement.ranges, (7, 8, 1_500), others))
+    after = replaced(before, epoch=9, placements=before.placements.set(placement.key, moved))
+    digester = Digester()
+    digester.digest(before)
+    encoded: list[object] = []
+
+    def noted(value: object) -> bytes:
+        encoded.append(value)
+        return encode(value)
+
+    monkeypatch.setattr(production, "encode", noted)
+    assert digester.digest(after) == digest(after)
+    assert [value for value in encoded if type(value) is RangeGroup] == others
+    assert digester.digest(before) == digest(before)
+
+
+def ranges(count: int) -> tuple[RangeGroup, ...]:
+    return tuple(RangeGroup(end - 1, end, (), (Replica(f"n{end % 7}", 1),), 1) for end in range(count))
+
+
+@pytest.mark.parametrize("most", [100, 128, 300, 5_000])
+def test_a_history_counts_from_wherever_it_begins(most: int) -> None:
+    state, digester = applied(founded(), ChangeSettings((("history_entries", most),))), Digester()
+    for _ in range(400):
+        state = applied(state, Noop())
+        assert digester.digest(state) == digest(state)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ringlog.kernel.commands.cluster import Noop
 from ringlog.kernel.commands.keyspaces import CreateKeyspace
 from ringlog.kernel.commands.movements import Join
-from ringlog.kernel.commands.operations import AdvanceOperation
+from ringlog.kernel.commands.operations import AdvanceOperation, CancelOperation
 from ringlog.kernel.commands.schema import CreateTable
 from ringlog.kernel.operations.kinds import next_stage
-from ringlog.kernel.operations.stages import COMMIT_CDC_GENERATION, JOIN_STAGES, WRITE_BOTH_READ_OLD
+from ringlog.kernel.operations.stages import COMMIT_CDC_GENERATION, FINISHED, JOIN_STAGES, WRITE_BOTH_READ_OLD
 from ringlog.kernel.ownership.placements import group_at, nodes_of
 from ringlog.kernel.ring.murmur3 import token_of
 from ringlog.kernel.state import ClusterState
@@ -17,7 +18,7 @@ from ringlog.kernel.values import CdcOptions, Column, Replication, StreamReport,
 from ringlog.node.peek import head_of, whose
 from ringlog.wire.records import Cell, Mutation
 from tests.kernel.entries import applied, founded, node, uuid
-from tests.kernel.operations.drive import with_generation
+from tests.kernel.operations.drive import report_of, with_generation
 
 TABLE = "shop.orders"
 SEED = bytes(range(16))
@@ -104,3 +105,21 @@ def replicas(state: ClusterState, key: str) -> set[str]:
     """The write replicas of a key of the table, straight from the placement."""
     (placement,) = state.placements.values()
     return set(nodes_of(group_at(placement, token_of(key.encode())).write))
+
+
+def journey() -> list[ClusterState]:
+    """The states of a join; then those of one that is cancelled."""
+    log = [cluster((1_000, -500), (2_000, 77), (-40,), factor=2)]
+    state, operation = begin_join(log[0], 9, (100, 1_500))
+    while state.operations[operation].stage != FINISHED:
+        log.append(state)
+        found = state.operations[operation]
+        state = step(state, operation, (report_of(found),) if found.stage == WRITE_BOTH_READ_OLD else ())
+    log += [state, applied(state, Noop())]
+    state, operation = begin_join(log[-1], 8, (-1_000,))
+    while state.operations[operation].stage != WRITE_BOTH_READ_OLD:
+        state = step(state, operation)
+    return [*log, state, applied(state, CancelOperation(operation, "not now"))]
+
+
+LOG = journey()

@@ -22,6 +22,7 @@ from functools import cache, partial
 from typing import Any
 
 from ringlog.kernel import parts as declared
+from ringlog.kernel.blocks import apart
 from ringlog.kernel.state import ClusterState
 
 Fields = dict[str, str]
@@ -66,7 +67,7 @@ def project(state: ClusterState) -> dict[str, Fields]:
         name: {
             field: part.show(value)
             for key, item in part.of.of(state).items()
-            for field, value in part.fields(key, item)
+            for field, value in part.fields(key, None, item)[1].items()
         }
         for name, part in _PARTS.items()
     }
@@ -104,15 +105,11 @@ def _compare(
     remove: list[tuple[str, str]],
 ) -> None:
     """Add the difference of one item to ``put`` and ``remove``."""
-    old = {} if before is None else dict(part.fields(key, before))
-    new = {} if after is None else dict(part.fields(key, after))
+    old, new = part.fields(key, before, after)
     for field, value in sorted(new.items()):
-        # The same object has the same text; only the others are worth writing down to compare.
-        if field in old and old[field] is value:
-            continue
-        text = part.show(value)
-        if field not in old or part.show(old[field]) != text:
-            put.append((name, field, text))
+        # The same object has the same text; only the others are worth a comparison.
+        if field not in old or (old[field] is not value and not part.is_same(old[field], value)):
+            put.append((name, field, part.show(value)))
     remove += [(name, field) for field in sorted(old) if field not in new]
 
 
@@ -157,24 +154,31 @@ def _plain(value: Any) -> Any:
     return {name: getattr(value, name) for name in _names(value.__class__)}
 
 
-_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=_plain)
+_ENCODER = json.JSONEncoder(sort_keys=True, check_circular=False, separators=(",", ":"), default=_plain)
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """``of``: the part of the state; ``fields``: those of one item and their values; ``show``: the JSON of a value."""
+    """``of``: the part of the state; ``fields``: those of an item before and after (None: it is not there) with their
+    values, but for what both share; ``show``: the JSON of a value; ``is_same``: two values have the same.
+    """
 
     of: declared.StatePart
-    fields: Callable[[str, Any], Iterable[tuple[str, Any]]]
+    fields: Callable[[str, Any, Any], tuple[dict[str, Any], dict[str, Any]]]
     show: Callable[[Any], str]
+    is_same: Callable[[Any, Any], bool]
 
 
-def _alone(key: str, item: object) -> Iterable[tuple[str, Any]]:
-    return ((key, item),)
+def _alone(key: str, before: object, after: object) -> tuple[dict[str, Any], dict[str, Any]]:
+    return {} if before is None else {key: before}, {} if after is None else {key: after}
 
 
-def _pieces(pieces: declared.PartPieces, key: str, item: object) -> Iterable[tuple[str, Any]]:
-    return ((f"{key}/{pieces.key(piece)}", piece) for piece in pieces.of(item))
+def _pieces(
+    pieces: declared.PartPieces, key: str, before: object, after: object
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    was, now = (() if item is None else pieces.of(item) for item in (before, after))
+    old, new = ({f"{key}/{pieces.key(piece)}": piece for piece in some} for some in apart(was, now))
+    return old, new
 
 
 def _shown(part: declared.StatePart) -> Callable[[Any], str]:
@@ -189,9 +193,19 @@ def _shown(part: declared.StatePart) -> Callable[[Any], str]:
 def _parts_of(part: declared.StatePart) -> Iterable[tuple[str, _Part]]:
     """The parts of a projection that one part of the state becomes."""
     if all(pieces.field for pieces in part.pieces):
-        yield part.name, _Part(part, _alone, _shown(part))
+        show = _shown(part)
+        yield part.name, _Part(part, _alone, show, partial(_have_one_text, show))
     for pieces in part.pieces:
-        yield pieces.name, _Part(part, partial(_pieces, pieces), partial(_piece_json, pieces))
+        yield pieces.name, _Part(part, partial(_pieces, pieces), partial(_piece_json, pieces), partial(_same, pieces))
+
+
+def _have_one_text(show: Callable[[Any], str], before: Any, after: Any) -> bool:
+    return show(before) == show(after)
+
+
+def _same(pieces: declared.PartPieces, before: Any, after: Any) -> bool:
+    """What is shown of a piece is all fields of a value, so values that differ have different texts."""
+    return bool(pieces.show(before) == pieces.show(after))
 
 
 def _piece_json(pieces: declared.PartPieces, piece: Any) -> str:

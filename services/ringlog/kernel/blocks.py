@@ -75,18 +75,17 @@ class Blocks(Sequence[T]):
         return changed
 
     def with_more(self, places: Sequence[int], instead: Sequence[Sequence[T]]) -> Blocks[T]:
-        """With some items, at least one, ``instead`` of that at each of these places, which ascend."""
+        """With these items, none or some, ``instead`` of that at each of these places, which ascend."""
         assert len(places) == len(instead), "each place gets some"
         blocks: list[tuple[T, ...]] = []
         seen = 0
         for number, first, last in self._reached(places):
             block, grown = list(self.blocks[number]), -self._starts[number]
             for at, items in zip(places[first:last], instead[first:last], strict=True):
-                assert items, "something is there"
                 block[at + grown : at + grown + 1] = items
                 grown += len(items) - 1
             blocks += self.blocks[seen:number]
-            blocks += _cut(block)
+            blocks += _cut(block) if block else ()
             seen = number + 1
         return Blocks(blocks + list(self.blocks[seen:]))
 
@@ -149,7 +148,7 @@ def with_items(items: Sequence[T], places: Sequence[int], others: Sequence[T]) -
 
 
 def with_more(items: Sequence[T], places: Sequence[int], instead: Sequence[Sequence[T]]) -> tuple[T, ...]:
-    """With some items ``instead`` of that at each of these places, which ascend."""
+    """With these items, none or some, ``instead`` of that at each of these places, which ascend."""
     items = in_blocks(items)
     if isinstance(items, Blocks):
         return in_blocks(items.with_more(places, instead))
@@ -157,6 +156,25 @@ def with_more(items: Sequence[T], places: Sequence[int], instead: Sequence[Seque
     for at, more in zip(reversed(places), reversed(instead), strict=True):
         changed[at : at + 1] = more
     return tuple(changed)
+
+
+def apart(before: Sequence[T], after: Sequence[T]) -> tuple[Sequence[T], Sequence[T]]:
+    """What of each is in no block that both share, in its order; all of both where one is not in blocks."""
+    if not (isinstance(before, Blocks) and isinstance(after, Blocks)):
+        return before, after
+    was, now = set(map(id, before.blocks)), set(map(id, after.blocks))
+    gone = [item for block in before.blocks if id(block) not in now for item in block]
+    return gone, [item for block in after.blocks if id(block) not in was for item in block]
+
+
+def taken_over(before: Sequence[T], after: Sequence[T]) -> Iterator[tuple[int | None, Sequence[T]]]:
+    """``after`` in stretches, each with the place at which the same block begins in ``before``; None: not there."""
+    if not (isinstance(before, Blocks) and isinstance(after, Blocks)):
+        yield None, after
+        return
+    known = dict(zip(map(id, before.blocks), before._starts[:-1], strict=True))
+    for block in after.blocks:
+        yield known.get(id(block)), block
 
 
 def _cut(items: list[T]) -> Iterable[tuple[T, ...]]:

@@ -20,6 +20,7 @@ from dataclasses import dataclass, fields, make_dataclass
 from inspect import getdoc
 from typing import Annotated, Any, Final, TypeVar, get_type_hints
 
+from ringlog.kernel.blocks import apart
 from ringlog.kernel.declared import declared
 from ringlog.kernel.generations.describe import size_of
 from ringlog.kernel.generations.tablet_streams import DescribedTable, ranges_of
@@ -252,9 +253,7 @@ def table_change(table: Table, epoch: Epoch) -> TableChange:
 
 @dataclass(frozen=True, slots=True)
 class Telling:
-    """How a part is published: the class of its records in a topic, their keys in words, and the records of one
-    item.
-    """
+    """How a part is published: the class of its records in a topic, their keys in words, the records of an item."""
 
     part: StatePart
     topic: str
@@ -316,7 +315,7 @@ def _ranges(
     key: str, before: tuple[RangeGroup | ServedRange, ...], after: tuple[RangeGroup | ServedRange, ...], epoch: Epoch
 ) -> Iterable[ChangeRecord]:
     """The ranges of one placement that are gone, new or changed."""
-    old, new = ({group.end: group for group in groups or ()} for groups in (before, after))
+    old, new = ({group.end: group for group in groups} for groups in apart(before or (), after or ()))
     for end in sorted(end for end in old if end not in new):
         yield ChangeRecord(PLACEMENTS, f"{key}/{end}", None)
     for end in sorted(new):

@@ -7,7 +7,7 @@ change record, its ``.avsc``, the bound of ``kernel.counts`` and what caches sho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, Final
 
@@ -30,9 +30,9 @@ class PartPieces:
     key: Callable[[Any], str]
     show: Callable[[Any], Any] = lambda piece: piece
 
-    def of(self, item: Any) -> Iterable[Any]:
+    def of(self, item: Any) -> Sequence[Any]:
         """The pieces of an item, by their ends."""
-        found: Iterable[Any] = getattr(item, self.field) if self.field else item
+        found: Sequence[Any] | Map[Any, Any] = getattr(item, self.field) if self.field else item
         return [piece for _, piece in sorted(found.items())] if isinstance(found, Map) else found
 
 

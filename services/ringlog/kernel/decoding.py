@@ -27,10 +27,11 @@ from typing import Any, Final
 
 from immutables import Map
 
+from ringlog.kernel.blocks import in_blocks
 from ringlog.kernel.encoding import DIGESTED, is_empty, layout_of
 from ringlog.kernel.generations.packed import kept
 from ringlog.kernel.memory import Applied, History, history_of
-from ringlog.kernel.state import EMPTY_STATE, ClusterState, Replica
+from ringlog.kernel.state import EMPTY_STATE, ClusterState, RangeGroup, Replica
 from ringlog.kernel.swift import is_plain, maker_of
 from ringlog.kernel.values import GenerationRange
 
@@ -205,6 +206,8 @@ def _reader_of(annotation: Any) -> dict[bytes, Read]:
         return {tag: read for one in inner for tag, read in _reader_of(one).items()}
     if origin is tuple and inner[0] is GenerationRange:
         return {b"L": _ranges(_items(_reader_of(GenerationRange)))}
+    if origin is tuple and inner == (RangeGroup, ...):
+        return {b"L": _blocks(_items(_reader_of(RangeGroup)))}
     if origin is tuple and inner == (Replica, ...):
         return {b"L": _once(_members(_reader_of(Replica)))}
     if origin is tuple:
@@ -248,6 +251,10 @@ def _members(of_each: dict[bytes, Read]) -> Read:
 
 def _ranges(read: Read) -> Read:
     return lambda reader, end: kept(read(reader, end))
+
+
+def _blocks(read: Read) -> Read:
+    return lambda reader, end: in_blocks(read(reader, end))
 
 
 def _fixed(*of_places: dict[bytes, Read]) -> Read:

@@ -167,12 +167,16 @@ class Holder:
         """Drop the rows that are not the node's any more. Only tables of which it has lost a range are looked at; in
         the first epoch of a life, all.
         """
+        found: dict[tuple[int, int], list[Range]] = {}  # tables of one keyspace lose the same
         for table in self.store.tables():
             present = self.state.tables.get(table)
             owned, owner = self._owned.get(table, NOTHING), before.get(table)
             if present is None or present.id != self.store.ids.get(table):
                 owned, owner = NOTHING, None  # another table of that name, or none: these rows are none of it
-            if gone := lost(owner, owned):
+            pair = id(owner), id(owned)
+            if pair not in found:
+                found[pair] = lost(owner, owned)
+            if gone := found[pair]:
                 self.store.drop(table, gone)
                 self._is_dirty = True
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 
+from ringlog.kernel.blocks import taken_over
 from ringlog.kernel.ring.ranges import Range, index_at, ranges_between
-from ringlog.kernel.state import Placement, RangeGroup, Replica
+from ringlog.kernel.state import Placement, Replica
 from ringlog.kernel.tablets.map import TabletMap
 from ringlog.kernel.tablets.stages import nodes_of, readers, writers
 from ringlog.kernel.tablets.told import changed_tablets
@@ -73,17 +75,18 @@ def owned_by(placement: Placement | None, node: str, before: Served | None = Non
         return NOTHING
     if before is not None and before[0] is placement:
         return before[1]
-    if before is None or before[0].ends != placement.ends:
-        roles = [_roles(group, node) for group in placement.ranges]
-        return Owned(placement.ends, tuple(takes for takes, _ in roles), tuple(answers for _, answers in roles))
-    earlier, owned = before
-    pairs = enumerate(zip(earlier.ranges, placement.ranges, strict=True))
-    changed = [(at, group) for at, (was, group) in pairs if group is not was]
-    if not changed:
+    earlier, owned = before or (None, NOTHING)
+    writes: list[bool] = []
+    reads: list[bool] = []
+    for at, groups in taken_over(() if earlier is None else earlier.ranges, placement.ranges):
+        if at is None:
+            writes += [_is_in(group.write, node) for group in groups]
+            reads += [_is_in(group.read, node) for group in groups]
+        else:
+            writes += owned.writes[at : at + len(groups)]
+            reads += owned.reads[at : at + len(groups)]
+    if (writes, reads, placement.ends) == (list(owned.writes), list(owned.reads), owned.ends):
         return owned
-    writes, reads = list(owned.writes), list(owned.reads)
-    for at, group in changed:
-        writes[at], reads[at] = _roles(group, node)
     return Owned(placement.ends, tuple(writes), tuple(reads))
 
 
@@ -97,9 +100,9 @@ def lost(before: Owned | OwnedTablets | None, after: Owned | OwnedTablets) -> li
             changed = changed_tablets(before.tablets, after.tablets)
             gone = sorted(index for index in changed if before.has(index) and not after.has(index))
             return [(ends[index - 1], ends[index]) for index in gone]
-    elif isinstance(before, Owned) and isinstance(after, Owned) and before.ends == after.ends:
-        took = zip(ranges_between(after.ends), before.writes, after.writes, strict=True)
-        return [one for one, did, does in took if did and not does]
+    elif isinstance(before, Owned) and isinstance(after, Owned):
+        taken = [(before.ends[at - 1], before.ends[at]) for at, did in enumerate(before.writes) if did]
+        return [one for start, end in taken for one in _cut(start, end, after.ends) if not after.takes(one[1])]
     # Between two ends of either nothing changes: each end stands for what lies before it.
     every = tuple(sorted({*(() if before is None else _ends(before)), *_ends(after)})) or (TOKEN_MAX,)
     return [
@@ -111,10 +114,15 @@ def _ends(owned: Owned | OwnedTablets) -> tuple[Token, ...]:
     return owned.tablets.ends if isinstance(owned, OwnedTablets) else owned.ends
 
 
-def _roles(group: RangeGroup, node: str) -> tuple[bool, bool]:
-    """Does the node take writes of the range, does it answer reads of it."""
-    return _is_in(group.write, node), _is_in(group.read, node)
+def _cut(start: Token, end: Token, ends: tuple[Token, ...]) -> list[Range]:
+    """The range ``(start, end]``, cut at those of ``ends`` that lie in it."""
+    above, below = bisect_right(ends, start), bisect_left(ends, end)
+    inside = ends[above:below] if start < end else (*ends[above:], *ends[:below])
+    return list(zip((start, *inside), (*inside, end), strict=True))
 
 
 def _is_in(group: tuple[Replica, ...], node: str) -> bool:
-    return any(replica.node == node for replica in group)
+    for replica in group:  # noqa: SIM110 (a third of the time of a generator)
+        if replica.node == node:
+            return True
+    return False

@@ -7,6 +7,7 @@ does. Who writes a whole record makes a ``WireError`` of them (``mapping``).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 Write = Callable[[Any], bytes]
@@ -21,6 +22,12 @@ def number(value: int) -> bytes:
         return _SHORT[coded]
     if 0 <= coded < 0x4000:
         return bytes((coded & 0x7F | 0x80, coded >> 7))
+    return _long(coded)
+
+
+@lru_cache(maxsize=1_024)
+def _long(coded: int) -> bytes:
+    """Times, tokens and epochs come again: each range begins where the one before it ends."""
     if not 0 <= coded < 2**64:
         raise ValueError("a number of more than 64 bits")
     out = bytearray()

@@ -18,6 +18,7 @@ from typing import Any
 
 from immutables import Map
 
+from ringlog.kernel.blocks import with_items
 from ringlog.kernel.generations import requests
 from ringlog.kernel.operations.kinds import Changes, kind_of
 from ringlog.kernel.operations.progress import moved, record, standing, without_orphan
@@ -27,7 +28,7 @@ from ringlog.kernel.outcome import EntryContext
 from ringlog.kernel.ownership.deltas import apply_deltas
 from ringlog.kernel.ownership.placements import merge
 from ringlog.kernel.ring.ranges import index_at
-from ringlog.kernel.state import ClusterState, LockedRange, Operation, Placement, advance
+from ringlog.kernel.state import ClusterState, LockedRange, Operation, Placement, RangeGroup, advance
 
 
 def cancel(state: ClusterState, operation: Operation, reason: str, context: EntryContext) -> ClusterState:
@@ -64,10 +65,12 @@ def _undone(state: ClusterState, operation: Operation, context: EntryContext) ->
 
 def _unlocked(placement: Placement, locks: tuple[LockedRange, ...]) -> Placement:
     """The placement with the ``changed`` that its ranges had when they were locked."""
-    ranges = list(placement.ranges)
+    before: dict[int, RangeGroup] = {}
     for lock in locks:
         index = index_at(placement.ends, lock.end)
-        assert ranges[index].changed >= lock.changed, "a range has changed since it was locked, or not at all"
-        assert (ranges[index].start, ranges[index].end) == (lock.start, lock.end), "a cancel restores the locked ranges"
-        ranges[index] = replace(ranges[index], changed=lock.changed)
-    return replace(placement, ranges=tuple(ranges))
+        group = placement.ranges[index]
+        assert group.changed >= lock.changed, "a range has changed since it was locked, or not at all"
+        assert (group.start, group.end) == (lock.start, lock.end), "a cancel restores the locked ranges"
+        before[index] = replace(group, changed=lock.changed)
+    places = sorted(before)
+    return replace(placement, ranges=with_items(placement.ranges, places, [before[at] for at in places]))

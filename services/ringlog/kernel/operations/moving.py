@@ -19,6 +19,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from ringlog.kernel.blocks import picked, with_items
 from ringlog.kernel.operations.stages import WRITE_BOTH_READ_OLD, has_reached, in_flight
 from ringlog.kernel.ring.ranges import in_range
 from ringlog.kernel.state import Change, ClusterState, Operation, RangeGroup, Replica, in_order
@@ -89,10 +90,17 @@ def served(state: ClusterState) -> Mapping[str, tuple[RangeGroup | ServedRange, 
         for (key, index), here in gathered.items():
             ranges = moving.setdefault(key, {})
             ranges[index] = (*ranges.get(index, ()), here.of(operation))
-    return placements | {
-        key: tuple(_told(group, here[index]) if index in here else group for index, group in enumerate(placements[key]))
-        for key, here in moving.items()
-    }
+    return placements | {key: _with_moving(placements[key], here) for key, here in moving.items()}
+
+
+def _with_moving(
+    ranges: Sequence[RangeGroup], here: Mapping[int, tuple[RangeChange, ...]]
+) -> tuple[RangeGroup | ServedRange, ...]:
+    """The ranges, with what moves in some, by their place; all others are shared with the state, block by block."""
+    places = sorted(here)
+    told = [_told(group, here[at]) for at, group in zip(places, picked(ranges, places), strict=True)]
+    every: Sequence[RangeGroup | ServedRange] = ranges
+    return with_items(every, places, told)
 
 
 def as_served(group: RangeGroup | ServedRange) -> ServedRange:

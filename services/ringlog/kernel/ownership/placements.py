@@ -78,7 +78,7 @@ def new_placement(
     assert bool(ranges) == bool(owners), "tokens cut the ring, and nothing else does"
     ends = tuple(group.end for group in ranges)
     tokens = in_order_of(owners)[0]
-    return Placement(replication_key(replication), ranges, tokens if ends == tokens else ends)
+    return Placement(replication_key(replication), in_blocks(ranges), tokens if ends == tokens else ends)
 
 
 # ------------------------------------------------------------------------------------------------------ lookup
@@ -170,24 +170,25 @@ def merge(placement: Placement, tokens: Iterable[Token]) -> Placement:
     gone = [] if placement.key == ENTIRE.name else [token for token in sorted(set(tokens)) if _is_end(old, token)]
     if not gone:
         return placement
-    ranges = list(placement.ranges)
-    dropped: set[int] = set()
+    ranges, dropped = placement.ranges, set[int]()
+    wider: dict[int, RangeGroup] = {}
     for token in gone:
         index = bisect_left(old, token)
         dropped.add(index)
         if len(dropped) == len(old):
-            assert not ranges[index].write, "a served range has no neighbour to merge with"
+            assert not wider.get(index, ranges[index]).write, "a served range has no neighbour to merge with"
             break
         follower = (index + 1) % len(old)
         while follower in dropped:
             follower += 1
         assert follower < len(old), "the range that follows is there while one is left"
-        group, other = ranges[index], ranges[follower]
+        group, other = (wider.get(at, ranges[at]) for at in (index, follower))
         read, write = later_since(other.read, group.read), later_since(other.write, group.write)
-        ranges[follower] = RangeGroup(group.start, other.end, read, write, max(group.changed, other.changed))
-    kept = tuple(group for index, group in enumerate(ranges) if index not in dropped)
+        wider[follower] = RangeGroup(group.start, other.end, read, write, max(group.changed, other.changed))
+    places = sorted(dropped.union(wider))
+    kept = with_more(ranges, places, [() if at in dropped else (wider[at],) for at in places])
     assert len(kept) + len(gone) == len(old), "each token that is gone joins two ranges"
-    return Placement(placement.key, in_blocks(kept), tuple(group.end for group in kept))
+    return Placement(placement.key, kept, tuple(end for at, end in enumerate(old) if at not in dropped))
 
 
 def _is_end(ends: Sequence[Token], token: Token) -> bool:
