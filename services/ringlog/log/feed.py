@@ -22,7 +22,10 @@ from ringlog.log.folding import FoldedRecord, Start, follow
 from ringlog.log.port import LogTail
 from ringlog.log.replica import LogReplica
 
-KEPT_MAX = 100
+KEPT_MAX = 1_000
+"""What one look at the log brings at most: a reader that is not slow never folds by itself. Kept states share what is
+the same in them; of a large cluster each step of a join has some hundred KB of its own.
+"""
 POLL_S = 0.2
 
 
