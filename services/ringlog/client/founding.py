@@ -102,7 +102,7 @@ def founded_as(
     begin = metadata.begin_offset()
     if begin > 0:
         start = BEGINNING if beginning is None else beginning.start(metadata, metadata.identity(), lambda _: ())
-        check_begin(metadata.name, begin, start.position, "there is no snapshot behind that")
+        check_begin(metadata.name, begin, start.position)
         return start.state.cluster_id
     tail = metadata.tail(begin)
     try:

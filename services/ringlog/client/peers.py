@@ -30,13 +30,17 @@ LOOK_UP_S = 1.0
 LOOK_UPS_AT_ONCE = 8
 PORT_MAX = 65_535
 STATUS_BYTES_MAX = 64 * 1024
+MESSAGE_BOUNDS = (
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+)
+"""Of both sides of a call."""
 OPTIONS = (
     ("grpc.enable_http_proxy", 0),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),
-    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
-    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    *MESSAGE_BOUNDS,
 )
 
 Answered = Callable[[bytes | None], None]

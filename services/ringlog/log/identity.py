@@ -223,7 +223,7 @@ def check_identity(name: str, recorded: Recorded, topic_id: str, end: int) -> No
         )
 
 
-def check_begin(name: str, begin: int, latest: int, why: str) -> None:
+def check_begin(name: str, begin: int, latest: int, why: str = "there is no snapshot behind that") -> None:
     """Raises LogTruncated for a beginning above ``latest``: where a reader begins, or what the log allows.
 
     A deletion follows its entry, so who has folded all that there was after ``begin`` was read knows what is allowed.

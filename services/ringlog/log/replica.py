@@ -132,7 +132,7 @@ class LogReplica:
             self._memory.meet(Topic(self.log.name, self._identity, self._kafka, end))
         if self._beginning is not None:
             self._begin_with(self._beginning.start(self.log, self._identity, self._remembered))
-        check_begin(self.log.name, begin, self._position, "there is no snapshot behind that")
+        check_begin(self.log.name, begin, self._position)
         check_identity(self.log.name, Recorded(self._identity, self._position), self._identity, end)
         if self._state.epoch > 0 and self._is_expected(self._state, self._position):
             self._agrees(self._state, self._position)

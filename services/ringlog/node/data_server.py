@@ -19,6 +19,7 @@ from typing import TypeVar
 import grpc
 
 from ringlog.client.channels import listening, shown_node
+from ringlog.client.peers import MESSAGE_BOUNDS
 from ringlog.kernel.history import contradicts
 from ringlog.kernel.values import Epoch, NodeId
 from ringlog.node import checks, row_reads, row_stream
@@ -39,7 +40,6 @@ from ringlog.wire.data import (
     BUSY,
     FOREIGN_CERTIFICATE,
     FOREIGN_CLUSTER,
-    MESSAGE_BYTES_MAX,
     NOT_READY,
     OTHER_HISTORY,
     PAGE_BYTES_MAX,
@@ -70,11 +70,7 @@ CALLS_MAX = 1_024
 """Calls in hand and waiting; one more is refused as one too many."""
 STREAMS_MAX = 4
 STOP_S = 2.0
-OPTIONS = (
-    ("grpc.so_reuseport", 0),
-    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
-    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
-)
+OPTIONS = (("grpc.so_reuseport", 0), *MESSAGE_BOUNDS)
 
 
 class DataServer:

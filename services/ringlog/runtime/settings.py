@@ -12,6 +12,7 @@ from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from ringlog.runtime.folders import default_data_dir
+from ringlog.runtime.logs import LogFormat
 
 
 class ProcessSettings(BaseSettings):
@@ -42,7 +43,7 @@ class ProcessSettings(BaseSettings):
     archive: str | None = None
     metrics_port: int | None = Field(default=None, ge=1, le=65_000)
     metrics_host: str = Field(default="127.0.0.1", min_length=1)
-    log_format: Literal["console", "json"] = "console"
+    log_format: LogFormat = "console"
     log_level: Literal["debug", "info", "warning", "error", "critical"] = "info"
 
     @field_validator("insecure", mode="before")

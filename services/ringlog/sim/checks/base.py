@@ -6,8 +6,13 @@ A check belongs to one run. It keeps a model of its own, simple and independent 
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ringlog.sim.hearer import Hearer
 from ringlog.sim.simulation import Simulation
+
+if TYPE_CHECKING:
+    from ringlog.sim.actors.node import SimNode
 
 
 class Check(Hearer):
@@ -15,3 +20,8 @@ class Check(Hearer):
 
     def __init__(self, sim: Simulation) -> None:
         self.sim = sim
+
+    def node(self, node: str) -> SimNode:
+        """The simulated node of this id."""
+        found: SimNode = self.sim.shared["nodes"][node]
+        return found

@@ -19,7 +19,6 @@ from ringlog.sim.checks.movements import Movements, SeenMovement, movements
 from ringlog.wire.records import NodeAck
 
 if TYPE_CHECKING:
-    from ringlog.sim.actors.node import SimNode
     from ringlog.sim.simulation import Simulation
 
 GATED = ("prepared", "write_both_read_old", "write_both_read_new")
@@ -46,7 +45,7 @@ class Acknowledgements(Check):
         """A new life: memory is gone, and what the disk does not have never was."""
         self._adopted[node] = self._said[node] = 0
         self._ends[node] = [partition.high for partition in self.sim.broker.topics[MUTATIONS]]
-        on_disk = self._node(node).host.disk.get("acknowledged", 0)
+        on_disk = self.node(node).host.disk.get("acknowledged", 0)
         if on_disk < self.acknowledged.get(node, 0):
             self.acknowledged[node] = on_disk
 
@@ -63,7 +62,7 @@ class Acknowledgements(Check):
         node, name = ack.node, self._name(ack.node)
         if ack.applied > self._adopted[node] or ack.drained > self._adopted[node]:
             self.sim.broken("ack", f"{name} acknowledges {ack.applied}/{ack.drained}, it serves {self._adopted[node]}")
-        if self._node(node).host.disk.get("acknowledged", 0) < ack.applied:
+        if self.node(node).host.disk.get("acknowledged", 0) < ack.applied:
             self.sim.broken("ack", f"{name} acknowledges {ack.applied} before its disk has it")
         if ack.applied < self._said[node]:
             self.sim.broken("ack", f"{name} acknowledges {ack.applied} after {self._said[node]}")
@@ -84,15 +83,11 @@ class Acknowledgements(Check):
 
     def caught_up(self, node: str) -> bool:
         """True once it has passed the ends that the mutations had when its life began."""
-        positions = self._node(node).holder.positions
+        positions = self.node(node).holder.positions
         return all(positions.get(number, 0) >= end for number, end in enumerate(self._ends[node]))
 
-    def _node(self, node: str) -> SimNode:
-        found: SimNode = self.sim.shared["nodes"][node]
-        return found
-
     def _name(self, node: str) -> str:
-        return self._node(node).name
+        return self.node(node).name
 
 
 class Gates(Check):

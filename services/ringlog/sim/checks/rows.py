@@ -61,19 +61,19 @@ class RowsCheck(Check):
         placed = self._placed[node]
         if placed is None or placed[0] is not state.placements or placed[1] is not state.tablets:
             self._placed[node] = (state.placements, state.tablets)
-            self._inspect(self._node(node))
-        self._probe(self._node(node))
+            self._inspect(self.node(node))
+        self._probe(self.node(node))
 
     def read(self, node: str, table: str, key: bytes, epoch: int, found: frozenset[tuple[int, str]]) -> None:
         """A reader sees all that counts and nothing else."""
         if table != NAME:
             return
         self._writes.look()
-        state = self._node(node).holder.state
+        state = self.node(node).holder.state
         group = _group(_groups(state), token_of(key))
         if group is None or node not in [replica.node for replica in group.read]:
             self._broken(node, f"answered {key!r} at {epoch}, which others are to be asked for")
-        positions = self._node(node).holder.positions
+        positions = self.node(node).holder.positions
         mine = [written for written in self._writes.records if written.key == key]
         names = {(w.write.timestamp, w.write.mutation_id) for w in mine if w.counts}
         if not found <= names:
@@ -90,7 +90,7 @@ class RowsCheck(Check):
             if not any(holds(start, end, version.token) for start, end in fetch.ranges):
                 self._broken(node, f"was sent {version.partition_key!r} of another range for {fetch.operation}")
         sent, positions = {version.value for version in versions}, dict(fetch.positions)
-        placement = _placement(self._node(node).holder.state)
+        placement = _placement(self.node(node).holder.state)
         if placement is not None and placement.key == fetch.replication:
             for written in self._writes.records:
                 wanted = any(holds(start, end, written.token) for start, end in fetch.ranges)
@@ -98,7 +98,7 @@ class RowsCheck(Check):
                 if written.counts and wanted and early and written.value not in sent:
                     self._lacks(node, f"{written.key!r} of offset {written.offset}, not sent for {fetch.operation}")
         self._parts.setdefault((node, fetch.operation), []).append(versions)
-        self._inspect(self._node(node))
+        self._inspect(self.node(node))
 
     def acked(self, ack: NodeAck) -> None:
         """A report is about the rows that came."""
@@ -161,11 +161,7 @@ class RowsCheck(Check):
             self._broken(node, f"lacks {detail}")
 
     def _broken(self, node: str, detail: str) -> None:
-        self.sim.broken("rows", f"{self._node(node).name} {detail}")
-
-    def _node(self, node: str) -> SimNode:
-        found: SimNode = self.sim.shared["nodes"][node]
-        return found
+        self.sim.broken("rows", f"{self.node(node).name} {detail}")
 
 
 def _placement(state: ClusterState) -> Placement | None:

@@ -60,18 +60,18 @@ class ZoneDecisions(Check):
         match command:
             case TriggerRebalance() | RestartReplicas() | ResetPartitions():
                 if was.change >= command.cause:
-                    self._broken("zone_cause", f"{key} had acted on {was.change}: {command}")
+                    self.sim.broken("zone_cause", f"{key} had acted on {was.change}: {command}")
             case SwitchStable():
                 if command.revisions.pending != was.revisions.pending:
-                    self._broken("zone_revision", f"{key} has {was.revisions}: {command}")
+                    self.sim.broken("zone_revision", f"{key} has {was.revisions}: {command}")
             case CancelRebalance() | FinishCancel():
                 if command.pending_revision != was.revisions.pending:
-                    self._broken("zone_revision", f"{key} has {was.revisions}: {command}")
+                    self.sim.broken("zone_revision", f"{key} has {was.revisions}: {command}")
 
     def _third(self, key: str, was: ZonePartition, now: ZonePartition) -> None:
         step = was.pending[0]
         if now.reached is None or (now.reached.peers, now.reached.learners) != (step.peers, step.learners):
-            self._broken("zone_third", f"{key} had applied {step}, and is at {now.reached}")
+            self.sim.broken("zone_third", f"{key} had applied {step}, and is at {now.reached}")
 
     def _roles(self, key: str, was: ZonePartition, now: ZonePartition) -> None:
         """Of the step that comes next, where it is another one."""
@@ -80,13 +80,13 @@ class ZoneDecisions(Check):
             return
         changed = {*have.peers} & {*step.learners} | {*have.learners} & {*step.peers}
         if changed and {*have.peers} & {*step.peers}:
-            self._broken("zone_roles", f"{key} has {have} and goes to {step}: other roles of {sorted(changed)}")
+            self.sim.broken("zone_roles", f"{key} has {have} and goes to {step}: other roles of {sorted(changed)}")
 
     def _limit(self, before: ClusterState, after: ClusterState) -> None:
         were, are = (_moving(state.zone_partitions.values()) for state in (before, after))
         most = setting(before, "zone_moves_max")
         if are > max(were, most):
-            self._broken("zone_limit", f"{are} partitions are on their way, {were} were, {most} may be")
+            self.sim.broken("zone_limit", f"{are} partitions are on their way, {were} were, {most} may be")
 
     def _high(self, key: str, was: ZonePartition, now: ZonePartition, state: ClusterState) -> None:
         goal = now.planned or (now.pending[-1] if now.pending else None)
@@ -97,7 +97,7 @@ class ZoneDecisions(Check):
             have &= {*was.reached.nodes} & {*was.pending[-1].nodes}
         dead = [node for node in goal.nodes if node not in have and _is_dead(state, node)]
         if dead:
-            self._broken("zone_high", f"{key} is to go to {dead}, which are down")
+            self.sim.broken("zone_high", f"{key} is to go to {dead}, which are down")
 
     def _healthy(self, key: str, was: ZonePartition, before: ClusterState) -> None:
         survivors = was.pending[0].nodes if was.pending and was.pending[0].forced else ()
@@ -115,10 +115,7 @@ class ZoneDecisions(Check):
             for group in ({one.node for one in tablet.replicas}, {one.node for one in coming}):
                 if group and 2 * len([node for node in group if not _is_dead(before, node)]) <= len(group):
                     return
-        self._broken("zone_healthy", f"{key} is reset, and {alive} of {peers} are alive")
-
-    def _broken(self, rule: str, detail: str) -> None:
-        self.sim.broken(rule, detail)
+        self.sim.broken("zone_healthy", f"{key} is reset, and {alive} of {peers} are alive")
 
 
 def _moving(partitions: Iterable[ZonePartition]) -> int:

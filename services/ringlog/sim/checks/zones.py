@@ -57,7 +57,6 @@ from ringlog.wire.cells import Key
 from ringlog.wire.records import NodeAck
 
 if TYPE_CHECKING:
-    from ringlog.sim.actors.node import SimNode
     from ringlog.sim.simulation import Simulation
 
 Group = tuple[str, ...]
@@ -120,7 +119,7 @@ class ZonesCheck(Check):
         before = self._known.get(node, {})
         if not state.zones and not before:
             return
-        if state.epoch < self._node(node).host.disk.get("acknowledged", 0):
+        if state.epoch < self.node(node).host.disk.get("acknowledged", 0):
             return
         known = self._known[node] = {
             key: found
@@ -140,21 +139,21 @@ class ZonesCheck(Check):
                 self.sim.did["zone word", word] += 1
                 if word == "has":
                     self._follows(ack.node, key, int(number), report.rows)
-        node = self._node(ack.node)
+        node = self.node(ack.node)
         if node.rows.fails:
             said = {report.operation for report in ack.reports}
             steps = ((key, one) for key, one in node.holder.state.zone_partitions.items() if one.pending)
             wanted = {f"zone/{key}@{one.revisions.pending}/failed" for key, one in steps if _comes(ack.node, one)}
             if said != wanted:
-                self._broken("zone_failed", f"the disk of {ack.node} fails, and it says {said}, not {wanted}")
+                self.sim.broken("zone_failed", f"the disk of {ack.node} fails, and it says {said}, not {wanted}")
 
     def _follows(self, node: str, key: str, revision: int, length: int) -> None:
         """What it says that it has is on its disk."""
-        rows, begun = self._node(node).rows, self._begins[revision]
+        rows, begun = self.node(node).rows, self._begins[revision]
         there = [rows.safe.positions.get(number, 0) for number in range(len(begun))]
         if any(has < end for has, end in zip(there, begun, strict=True)) or length > sum(there):
             detail = f"{node} follows the step of {revision} and has {length}: {there} of what was {begun}"
-            self._broken("zone_follows", f"{key}: {detail}")
+            self.sim.broken("zone_follows", f"{key}: {detail}")
         self._has.add((node, key, revision))
 
     def _knowledge(self, key: str, one: ZonePartition, state: ClusterState) -> Knowledge | None:
@@ -182,7 +181,7 @@ class ZonesCheck(Check):
         for found in confirmed:
             others = [one for one in confirmed if one is not found and one.begun == found.begun]
             if others:
-                self._broken("two_primaries", f"{key}: {found} and {others[0]}")
+                self.sim.broken("two_primaries", f"{key}: {found} and {others[0]}")
 
     # --------------------------------------------------------------------------------------------- entries
 
@@ -226,7 +225,7 @@ class ZonesCheck(Check):
                 goal = now.planned or (now.pending[-1] if now.pending else None)
                 self._wishes[key] = goal.nodes if goal is not None else ()
             if now.planned is not None and not now.pending:
-                self._broken("orphan_planned", f"{key}: {now}")
+                self.sim.broken("orphan_planned", f"{key}: {now}")
             self._fulfils(key, now)
 
     def _fulfils(self, key: str, now: ZonePartition) -> None:
@@ -236,7 +235,7 @@ class ZonesCheck(Check):
             return
         del self._wishes[key]
         if now.stable is None or now.stable.nodes != wish:
-            self._broken("lost_trigger", f"{key} was to have {wish} and rests on {now.stable}")
+            self.sim.broken("lost_trigger", f"{key} was to have {wish} and rests on {now.stable}")
 
     def _applies(self, key: str, before: ClusterState) -> None:
         """The step that is recorded is applied in truth."""
@@ -250,11 +249,11 @@ class ZonesCheck(Check):
         self._data(key, before, set(step.nodes), set(step.nodes).union(behind))
         for node in set(step.nodes) - set(() if old is None else old.nodes):
             if (node, key, revision) not in self._has:
-                self._broken("zone_gate", f"{key} went to {step}, and {node} has no replica")
+                self.sim.broken("zone_gate", f"{key} went to {step}, and {node} has no replica")
         for peers in (() if old is None else old.peers), step.peers:
             having = [node for node in peers if self._kept.get(node, 0) >= revision]
             if peers and 2 * len(having) <= len(peers):
-                self._broken("zone_gate", f"{key} went to {step} of {revision}, which only {having} of {peers} have")
+                self.sim.broken("zone_gate", f"{key} went to {step} of {revision}, which only {having} of {peers} have")
         self._applied.add((key, revision))
 
     def _cancelled(self, key: str, after: ClusterState) -> None:
@@ -273,13 +272,13 @@ class ZonesCheck(Check):
         assert old is not None, "there is a way back"
         self._data(key, before, {node for node in old.nodes if _is_alive(before.nodes[node])}, set(old.nodes))
         if (key, command.pending_revision) in self._applied:
-            self._broken("zone_cancel", f"{key} had applied the step of {command.pending_revision}")
+            self.sim.broken("zone_cancel", f"{key} had applied the step of {command.pending_revision}")
         seen = [node for node in old.peers if self._seen.get(node, 0) >= noted]
         if 2 * len(seen) <= len(old.peers):
-            self._broken("zone_cancel", f"{key} turned back at {noted}, which only {seen} of {old.peers} have seen")
+            self.sim.broken("zone_cancel", f"{key} turned back at {noted}, which only {seen} of {old.peers} have seen")
         now = after.zone_partitions[key]
         if now.stable is None or now.stable.nodes != old.nodes:
-            self._broken("zone_cancel", f"{key} turned back to {now.stable}, not to {old}")
+            self.sim.broken("zone_cancel", f"{key} turned back to {now.stable}, not to {old}")
         self._elsewhere.add(key)
         self._restarts.pop(key, None)
         if not now.pending:
@@ -296,7 +295,7 @@ class ZonesCheck(Check):
         left = [node for node in one.stable.peers if node not in nodes and _is_alive(before.nodes[node])]
         needed = 1 if zone.mode == HIGH_AVAILABILITY else min(zone.quorum, len(one.stable.peers))
         if len(left) < needed:
-            self._broken("zone_restart", f"{key} is restarted on {sorted(nodes)}, and only {left} are left")
+            self.sim.broken("zone_restart", f"{key} is restarted on {sorted(nodes)}, and only {left} are left")
         unmoved = key not in self._elsewhere and one.change >= max(zone.changed, before.changed.get("nodes", 0))
         everybody = all(_is_alive(before.nodes[node]) for node in one.stable.nodes)
         self._restarts[key] = Restart(epoch, nodes, one.stable.nodes if unmoved and everybody else None)
@@ -316,13 +315,13 @@ class ZonesCheck(Check):
         self.sim.did["zone restart", "over"] += 1
         back = found.nodes.intersection(now.stable.nodes)
         if now.reduce or now.append or (found.was is not None and now.stable.nodes != found.was):
-            self._broken("zone_restart", f"{key} rests after its restart of {found}: {now}")
+            self.sim.broken("zone_restart", f"{key} rests after its restart of {found}: {now}")
         begun = {node for node, of, revision in self._has if of == key and revision > found.epoch}
         for name, tablets in in_order(state.tablets):
             if state.keyspaces[name.partition(".")[0]].replication.zone == now.zone:
                 begun -= {one.node for one in tablets.replicas(now.number) if one.since <= found.epoch}
         if not back <= begun & found.out:
-            self._broken("zone_restart", f"{key} has {sorted(back)} back, and of these anew only {sorted(begun)}")
+            self.sim.broken("zone_restart", f"{key} has {sorted(back)} back, and of these anew only {sorted(begun)}")
 
     # ------------------------------------------------------------------------------------------------ data
 
@@ -335,9 +334,9 @@ class ZonesCheck(Check):
         way = [step.nodes for step in (one.pending[:1] if one.cancel is None else ())]
         goes = set(way[0] if way else () if one.reached is None else one.reached.nodes)
         if move.to is not None and move.to.node not in goes:
-            self._broken("zone_data", f"{move} brings a tablet of {zone}/{move.tablet} outside of {sorted(goes)}")
+            self.sim.broken("zone_data", f"{move} brings a tablet of {zone}/{move.tablet} outside of {sorted(goes)}")
         if move.from_ is not None and move.from_.node in goes:
-            self._broken("zone_data", f"{move} takes a tablet of {zone}/{move.tablet} from one of {sorted(goes)}")
+            self.sim.broken("zone_data", f"{move} takes a tablet of {zone}/{move.tablet} from one of {sorted(goes)}")
 
     def _data(self, key: str, state: ClusterState, least: set[str], most: set[str]) -> None:
         """The tablets of a partition are at rest, on these nodes."""
@@ -348,7 +347,7 @@ class ZonesCheck(Check):
                 there = {replica.node for replica in tablet.replicas}
                 self.sim.did["zone data", "steps"] += 1
                 if tablet.transition is not None or not least <= there <= most:
-                    self._broken("zone_data", f"{key} goes on, and {name}/{number} is on {sorted(there)}: {tablet}")
+                    self.sim.broken("zone_data", f"{key} goes on, and {name}/{number} is on {sorted(there)}: {tablet}")
 
     def found(self, key: Key, timestamp: int | None, level: Level, epoch: Epoch) -> None:
         """Counts what registers of a zone's table are good for: reads that found something."""
@@ -368,14 +367,7 @@ class ZonesCheck(Check):
             placed = sum(self._is_placed(record.value.keyspace) for record in partition.records[: partition.visible])
             self.sim.did["zone data", "cdc rows"] += placed
         for detail in _data_nodes(self.sim.log.state):
-            self._broken("data_nodes", detail)
-
-    def _node(self, node: str) -> SimNode:
-        found: SimNode = self.sim.shared["nodes"][node]
-        return found
-
-    def _broken(self, rule: str, detail: str) -> None:
-        self.sim.broken(rule, detail)
+            self.sim.broken("data_nodes", detail)
 
 
 def _comes(node: str, one: ZonePartition) -> bool:
