@@ -22,7 +22,8 @@ from ringlog.log.archive import Archive, extended, whole
 from ringlog.log.archive_places import StorePlace, place_of
 from ringlog.log.copied import copy_of_archive, end_of
 from ringlog.log.errors import ArchivePlaceUnknown, ArchiveRefused, ArchiveUnavailable, CopyMissing
-from ringlog.log.folding import BEGINNING, follow
+from ringlog.log.folding import BEGINNING
+from tests.log.test_archive import folded
 from tests.log.test_snapshots import Cluster
 
 PLACE = "memory://bucket/shop"
@@ -61,11 +62,6 @@ def archived(cluster: Cluster, archive: Archive) -> None:
 
 def names(store: MemoryFileSystem) -> list[str]:
     return sorted(path.rpartition("/")[2] for path in store.find("/bucket/shop"))
-
-
-def folded(cluster: Cluster, archive: Archive) -> str:
-    *_, last = follow(whole(cluster.log, archive))
-    return digest(last.after)
 
 
 def test_archive_and_log_are_the_log(store: MemoryFileSystem, cluster: Cluster, archive: Archive) -> None:

@@ -13,17 +13,12 @@ from ringlog.protocol.zone_rest import NOTHING_RESTS
 from ringlog.protocol.zone_tablets import migrations
 from ringlog.protocol.zone_waits import ZoneWait, waits_of
 from tests.kernel.zones.placed import led, of_coordinator, said, with_data, zone_only
-from tests.kernel.zones.scenes import cancel, done, down, ids, partition, reset, shown, trigger
+from tests.kernel.zones.scenes import cancel, done, down, ids, partition, reset, shown, to
 
 
 def found(state: ClusterState, silent: str = "") -> dict[str, bool]:
     """Code to whether that is stuck."""
     return {one.code: one.is_stuck for one in waits_of(state, partition(state), said(state, ids(silent)))}
-
-
-def moving(state: ClusterState, letters: str) -> ClusterState:
-    state = done(state, SetDataNodes("z", ids(letters), state.epoch))
-    return done(state, trigger(state))
 
 
 def told(state: ClusterState) -> tuple[str, bool]:
@@ -58,11 +53,11 @@ def test_a_zone_without_nodes_that_could_have_its_partitions_is_stuck_and_says_s
     assert found(dead) == {"place": True}
     assert "of its data nodes (D) none can have it" in told(dead)[0]
     assert found(done(dead, DeclareUp(ids("D")[0], ""))) == {"trigger": False}
-    assert found(moving(nobody, "AB")) == {"step": False}
+    assert found(to(nobody, "AB")) == {"step": False}
 
 
 def test_words_and_then_only_the_rebalancer() -> None:
-    state = moving(led(zone_only("ABC", "D", partitions=1, replicas=3))[0], "ABD")
+    state = to(led(zone_only("ABC", "D", partitions=1, replicas=3))[0], "ABD")
     assert found(state, "D") == {"answers": False}
     assert found(state) == {"step": False}
     assert told(state) == ("for its group to have A, B, D; all have answered: the rebalancer", False)
@@ -85,7 +80,7 @@ def test_a_majority_that_is_lost_is_reset_by_the_zone_itself_or_is_stuck() -> No
 
 
 def test_data_that_may_begin_are_on_their_way_or_cannot_come() -> None:
-    state = moving(led(with_data("ABC", "D", partitions=1, replicas=3))[0], "ABD")
+    state = to(led(with_data("ABC", "D", partitions=1, replicas=3))[0], "ABD")
     assert found(state) == {"begin": False}
     dead = done(state, *down("D"))
     assert found(dead) == {"answers": True, "room": True}
@@ -105,7 +100,7 @@ def test_data_that_may_begin_are_on_their_way_or_cannot_come() -> None:
 
 def test_rows_that_nobody_else_knows() -> None:
     state = led(with_data("A", "B", partitions=1, replicas=1))[0]
-    state = moving(done(state, *down("A")), "B")
+    state = to(done(state, *down("A")), "B")
     assert found(state) == {"voters": True, "answers": True, "rows": True}
     assert "for rows of its tablets that nobody knows without A: bring them back" in told(state)[0]
     assert found(done(state, DeclareUp(ids("A")[0], ""))) == {"begin": False}
@@ -113,7 +108,7 @@ def test_rows_that_nobody_else_knows() -> None:
 
 def test_turned_back_to_who_has_left() -> None:
     state = led(with_data("ABC", "D", partitions=1, replicas=3))[0]
-    state = moving(done(state, *down("C"), Assassinate(ids("C")[0])), "ABD")
+    state = to(done(state, *down("C"), Assassinate(ids("C")[0])), "ABD")
     state = led(done(state, cancel(state)))[0]
     assert shown(partition(state).stable) == "ABC"
     assert waits_of(state, partition(state), {}) == (ZoneWait("gone", ids("C"), is_stuck=True),)

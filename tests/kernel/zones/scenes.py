@@ -146,3 +146,9 @@ def reset(state: ClusterState, logs: dict[str, int], mode: str = "manual", **cha
 def restart(state: ClusterState, letters: str) -> RestartReplicas:
     """Replicas of partition 0 are to be made anew."""
     return RestartReplicas("z", 0, ids(letters), state.epoch)
+
+
+def to(state: ClusterState, letters: str) -> ClusterState:
+    """Other data nodes, and the partitions on their way to them."""
+    state = done(state, SetDataNodes("z", ids(letters), state.epoch))
+    return done(state, trigger(state))

@@ -58,17 +58,12 @@ from tests.kernel.zones.scenes import (
     restart,
     shown,
     switch,
+    to,
     tried,
     trigger,
 )
 
 IN_DC1 = (DatacenterReplication("dc1", 1),)
-
-
-def to(state: ClusterState, letters: str) -> ClusterState:
-    """Other data nodes, and a trigger."""
-    state = done(state, SetDataNodes("z", ids(letters), state.epoch))
-    return done(state, trigger(state))
 
 
 def waits(state: ClusterState) -> str | None:

@@ -24,13 +24,7 @@ from ringlog.kernel.zones.model import EVERY_NODE, HIGH_AVAILABILITY, MODES
 from ringlog.operator.zone_sentences import told
 from ringlog.protocol.zone_waits import COPIES, VOTERS, waits_of
 from tests.kernel.zones.placed import alive, led, of_coordinator, of_rebalancer, on, said, stage, with_data, zone_only
-from tests.kernel.zones.scenes import cancel, done, down, ids, partition, reset, shown, switch, tried, trigger
-
-
-def to(state: ClusterState, letters: str) -> ClusterState:
-    """Other data nodes, and the partitions on their way to them."""
-    state = done(state, SetDataNodes("z", ids(letters), state.epoch))
-    return done(state, trigger(state))
+from tests.kernel.zones.scenes import cancel, done, down, ids, partition, reset, shown, switch, to, tried, trigger
 
 
 def waits(state: ClusterState, number: int = 0) -> str:
