@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Annotated, Final
 
 from ringlog.kernel.commands.rules import IDENTIFIER_RULE, broken_field
-from ringlog.kernel.commands.schema_parts import broken_names, exists, no_keyspace, with_schema
+from ringlog.kernel.commands.schema_parts import broken_names, exists, no_keyspace, part_of, with_schema
 from ringlog.kernel.commands.user_types import known_types
 from ringlog.kernel.outcome import Decision, EntryContext, Rejected
 from ringlog.kernel.schema.literals import LITERAL_MAX, is_literal
@@ -77,18 +77,8 @@ def decide_create_function(state: ClusterState, command: CreateFunction, context
     wrong = _wrong_types(state, command.keyspace, (*command.arguments, command.returns))
     if (wrong := wrong or _taken(state, command.keyspace, command.name, command.arguments)) is not None:
         return wrong
-    function = Function(
-        keyspace=command.keyspace,
-        name=command.name,
-        arguments=tuple(map(normalised, command.arguments)),
-        argument_names=command.argument_names,
-        returns=normalised(command.returns),
-        language=command.language,
-        body=command.body,
-        called_on_null=command.called_on_null,
-        version=context.state_id,
-        changed=context.epoch,
-    )
+    types = {"arguments": tuple(map(normalised, command.arguments)), "returns": normalised(command.returns)}
+    function = part_of(Function, command, context, **types)
     assert all((*function.arguments, function.returns)), "what is a type has a spelling"
     assert function.signature not in state.functions, "signatures are of normalised types, too"
     return with_schema(state, context, functions=state.functions.set(function.signature, function))
@@ -146,17 +136,8 @@ def decide_create_aggregate(state: ClusterState, command: CreateAggregate, conte
     wrong = _wrong_types(state, command.keyspace, (*command.arguments, command.state_type))
     if (wrong := wrong or _taken(state, command.keyspace, command.name, command.arguments)) is not None:
         return wrong
-    aggregate = Aggregate(
-        keyspace=command.keyspace,
-        name=command.name,
-        arguments=tuple(map(normalised, command.arguments)),
-        state_function=command.state_function,
-        state_type=normalised(command.state_type),
-        final_function=command.final_function,
-        initial=command.initial,
-        version=context.state_id,
-        changed=context.epoch,
-    )
+    types = {"arguments": tuple(map(normalised, command.arguments)), "state_type": normalised(command.state_type)}
+    aggregate = part_of(Aggregate, command, context, **types)
     if missing := [name for name in aggregate.functions if name not in state.functions]:
         return Rejected("unknown_function", f"state_function, final_function: there is no function {missing[0]}")
     returned = state.functions[aggregate.functions[0]].returns

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final
 
 from ringlog.kernel.commands.rules import IDENTIFIER_RULE, UUID_RULE, broken_field
-from ringlog.kernel.commands.schema_parts import broken_names, exists, named, no_keyspace, with_schema
+from ringlog.kernel.commands.schema_parts import broken_names, exists, named, no_keyspace, part_of, with_schema
 from ringlog.kernel.commands.user_types import with_types
 from ringlog.kernel.generations.describe import with_new_table
 from ringlog.kernel.generations.expiry import past_ttls
@@ -104,18 +104,7 @@ def decide_create_table(state: ClusterState, command: CreateTable, context: Entr
     wrong = wrong or wrong_key(columns, command.partition_key, command.clustering_key)
     if (wrong := wrong or _wrong_static(columns, command.partition_key, command.clustering_key)) is not None:
         return wrong
-    table = Table(
-        id=command.id,
-        keyspace=command.keyspace,
-        name=command.name,
-        columns=columns,
-        partition_key=command.partition_key,
-        clustering_key=command.clustering_key,
-        cdc=command.cdc,
-        version=context.state_id,
-        changed=context.epoch,
-        declared=declared,
-    )
+    table = part_of(Table, command, context, columns=columns, declared=declared, tablets=None)
     cut = cut_table(state, table, command.tablets, context.epoch)
     if isinstance(cut, Rejected):
         return cut

@@ -6,7 +6,8 @@ A part is a keyspace, table, type, view, index, function or aggregate. ``code``:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypeVar
+from dataclasses import fields
+from typing import Any, TypeVar
 
 from ringlog.kernel.commands.rules import IDENTIFIER_RULE, broken_field
 from ringlog.kernel.outcome import Accepted, EntryContext, Rejected
@@ -35,6 +36,13 @@ def no_keyspace(state: ClusterState, keyspace: str) -> Rejected | None:
     """The refusal of a new part of the schema in a keyspace that is not there."""
     known = keyspace in state.keyspaces
     return None if known else Rejected("unknown_keyspace", f"keyspace: there is no keyspace {keyspace}")
+
+
+def part_of(kind: type[T], command: Any, context: EntryContext, **own: Any) -> T:
+    """The part of the schema that a command makes: its fields by their names, and ``own`` ones."""
+    names = [one.name for one in fields(kind) if hasattr(command, one.name)]  # type: ignore[arg-type]
+    given = {name: getattr(command, name) for name in names}
+    return kind(**given | {"version": context.state_id, "changed": context.epoch} | own)
 
 
 def exists(state: ClusterState, code: str, what: str, version: str) -> Rejected:

@@ -16,7 +16,7 @@ from typing import Annotated, Final
 from immutables import Map
 
 from ringlog.kernel.commands.rules import IDENTIFIER_RULE, broken_field
-from ringlog.kernel.commands.schema_parts import broken_names, exists, named, no_keyspace, with_schema
+from ringlog.kernel.commands.schema_parts import broken_names, exists, named, no_keyspace, part_of, with_schema
 from ringlog.kernel.outcome import Decision, EntryContext, Rejected
 from ringlog.kernel.schema.collections import LENGTH_MAX
 from ringlog.kernel.schema.lives import changed as lives_after
@@ -77,7 +77,7 @@ def decide_create_type(state: ClusterState, command: CreateType, context: EntryC
     known = known_types(state.types, command.keyspace)
     if (wrong := _wrong_fields(command.fields, (), known)) is not None:
         return wrong
-    made = UserType(command.keyspace, command.name, command.fields, context.state_id, context.epoch)
+    made = part_of(UserType, command, context)
     return with_schema(state, context, types=state.types.set(full_name, made))
 
 

@@ -13,7 +13,7 @@ from typing import Annotated, Final
 
 from ringlog.kernel.commands.rules import IDENTIFIER_RULE, broken_field
 from ringlog.kernel.commands.schema import COLUMNS_MAX, find_table, wrong_key
-from ringlog.kernel.commands.schema_parts import broken_names, exists, named, no_keyspace, with_schema
+from ringlog.kernel.commands.schema_parts import broken_names, exists, named, no_keyspace, part_of, with_schema
 from ringlog.kernel.outcome import Decision, EntryContext, Rejected
 from ringlog.kernel.schema.users import indexes_of
 from ringlog.kernel.state import ClusterState, Table
@@ -66,16 +66,7 @@ def decide_create_view(state: ClusterState, command: CreateView, context: EntryC
     columns = _columns(table, command.columns, key)
     if isinstance(columns, Rejected):
         return columns
-    view = View(
-        keyspace=command.keyspace,
-        name=command.name,
-        table=command.table,
-        columns=columns,
-        partition_key=command.partition_key,
-        clustering_key=command.clustering_key,
-        version=context.state_id,
-        changed=context.epoch,
-    )
+    view = part_of(View, command, context, columns=columns)
     return with_schema(state, context, views=state.views.set(full_name, view))
 
 
@@ -136,7 +127,7 @@ def decide_create_index(state: ClusterState, command: CreateIndex, context: Entr
         return Rejected("index_exists", f"column: {command.column} of {table.full_name} has the index {other[0]}")
     if table.partition_key == (command.column,):
         return Rejected("bad_key", f"column: {command.column} is the partition key of {table.full_name}")
-    index = TableIndex(command.keyspace, command.name, command.table, command.column, context.state_id, context.epoch)
+    index = part_of(TableIndex, command, context)
     return with_schema(state, context, indexes=state.indexes.set(full_name, index))
 
 
