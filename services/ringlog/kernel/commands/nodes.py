@@ -13,7 +13,7 @@ from operator import attrgetter
 from typing import Annotated, Any, Final
 
 from ringlog.kernel.commands.features import missing_feature
-from ringlog.kernel.commands.rules import NAME_RULE, UUID_RULE, Check, broken_field, reason_rule, registered
+from ringlog.kernel.commands.rules import NAME_RULE, UUID_RULE, Check, broken_field, made_of, reason_rule, registered
 from ringlog.kernel.operations.node_states import shown_state
 from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.outcome import Accepted, Decision, EntryContext, Rejected
@@ -97,21 +97,8 @@ def decide_register_node(state: ClusterState, command: RegisterNode, context: En
         return taken
     if (lacks := missing_feature(state, command.name, command.features)) is not None:
         return lacks
-    node = Node(
-        id=command.id,
-        name=command.name,
-        address=command.address,
-        datacenter=command.datacenter,
-        rack=command.rack,
-        shards=command.shards,
-        ignore_msb=command.ignore_msb,
-        release=command.release,
-        features=tuple(sorted(command.features)),
-        capacity=command.capacity,
-        state="none",
-        tokens=(),
-        registered=context.epoch,
-    )
+    said = {"state": "none", "tokens": (), "registered": context.epoch}
+    node = made_of(Node, command, features=tuple(sorted(command.features)), **said)
     nodes = state.nodes.set(node.id, node)
     return Accepted(advance(state, context.epoch, nodes=nodes, node_names=state.node_names.set(node.name, node.id)))
 

@@ -5,10 +5,15 @@ Values have the right Python type already (the schema of the record sees to that
 
 from __future__ import annotations
 
+from dataclasses import fields
+from typing import Any, TypeVar
+
 from ringlog.kernel.outcome import Rejected
 from ringlog.kernel.state import ClusterState, Node
 from ringlog.kernel.values import Epoch, NodeId, Witness
 from ringlog.kernel.witnessed import PackedWitnesses
+
+T = TypeVar("T")
 
 Check = tuple[bool, str, str]
 """Whether it holds, the field, and the rule in words."""
@@ -43,6 +48,12 @@ def seed_rule(seed: bytes) -> Check:
 def cause_rule(state: ClusterState, cause: Epoch) -> Check:
     """What asks for it is in the log."""
     return 1 <= cause <= state.epoch, "cause", f"must be an epoch from 1 to {state.epoch}"
+
+
+def made_of(kind: type[T], command: Any, **own: Any) -> T:
+    """What a command makes: its fields by their names, but for ``own`` ones."""
+    names = [one.name for one in fields(kind) if hasattr(command, one.name)]  # type: ignore[arg-type]
+    return kind(**{name: getattr(command, name) for name in names} | own)
 
 
 def registered(state: ClusterState, name: NodeId, field: str = "node") -> Node | Rejected:

@@ -6,10 +6,9 @@ A part is a keyspace, table, type, view, index, function or aggregate. ``code``:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import Any, TypeVar
 
-from ringlog.kernel.commands.rules import IDENTIFIER_RULE, broken_field
+from ringlog.kernel.commands.rules import IDENTIFIER_RULE, broken_field, made_of
 from ringlog.kernel.outcome import Accepted, EntryContext, Rejected
 from ringlog.kernel.state import ClusterState, advance
 from ringlog.kernel.values import is_identifier, is_uuid
@@ -39,10 +38,8 @@ def no_keyspace(state: ClusterState, keyspace: str) -> Rejected | None:
 
 
 def part_of(kind: type[T], command: Any, context: EntryContext, **own: Any) -> T:
-    """The part of the schema that a command makes: its fields by their names, and ``own`` ones."""
-    names = [one.name for one in fields(kind) if hasattr(command, one.name)]  # type: ignore[arg-type]
-    given = {name: getattr(command, name) for name in names}
-    return kind(**given | {"version": context.state_id, "changed": context.epoch} | own)
+    """The part of the schema that a command makes, with ``own`` fields besides."""
+    return made_of(kind, command, version=context.state_id, changed=context.epoch, **own)
 
 
 def exists(state: ClusterState, code: str, what: str, version: str) -> Rejected:

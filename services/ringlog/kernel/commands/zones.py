@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Annotated, Final
 
-from ringlog.kernel.commands.rules import IDENTIFIER_RULE, NAME_RULE, broken_field, cause_rule, registered
+from ringlog.kernel.commands.rules import IDENTIFIER_RULE, NAME_RULE, broken_field, cause_rule, made_of, registered
 from ringlog.kernel.outcome import Accepted, Decision, EntryContext, Rejected
 from ringlog.kernel.state import ClusterState, advance
 from ringlog.kernel.values import Command, is_identifier, is_name
@@ -73,21 +73,9 @@ def decide_create_zone(state: ClusterState, command: CreateZone, context: EntryC
     if (broken := broken_field((is_identifier(command.zone), "zone", IDENTIFIER_RULE))) is not None:
         return broken
     quorum = default_quorum(command.replicas) if command.quorum is None else command.quorum
-    zone = Zone(
-        name=command.zone,
-        partitions=command.partitions,
-        replicas=command.replicas,
-        quorum=quorum,
-        filter=command.filter,
-        profiles=tuple(sorted(command.profiles)),
-        scale_up=command.scale_up,
-        scale_down=command.scale_down,
-        mode=command.mode,
-        nodes=tuple(sorted(command.nodes)),
-        cause=0,
-        changed=context.epoch,
-        moving=0,
-    )
+    sets = {"profiles": tuple(sorted(command.profiles)), "nodes": tuple(sorted(command.nodes))}
+    new = {"name": command.zone, "cause": 0, "changed": context.epoch, "moving": 0}
+    zone = made_of(Zone, command, quorum=quorum, **sets, **new)
     if (refused := _broken_zone(zone)) is not None:
         return refused
     if zone.name in state.zones:
