@@ -118,12 +118,16 @@ class Offsets:
         there is none.
         """
         ends = self.ends(topic)
-        found = self.later(topic, max(time, 0) // 1000)
+        found = self.later(topic, time // 1000)
         return {partition: end if (offset := found[partition]) is None else offset for partition, end in ends.items()}
 
     def later(self, topic: str, limit: int) -> dict[int, int | None]:
-        """Partition to the first offset appended at ``limit`` (milliseconds) or later; None if there is none."""
-        places = [TopicPartition(topic, partition, limit) for partition in range(self.partitions(topic))]
+        """Partition to the first offset appended at ``limit`` (milliseconds) or later; None if there is none.
+
+        A writer that has promised nothing yet asks for times before 1970. A broker takes those for signs, and refuses
+        the ones that it does not know as it does a version of the protocol.
+        """
+        places = [TopicPartition(topic, partition, max(limit, 0)) for partition in range(self.partitions(topic))]
 
         def asked(consumer: Consumer) -> dict[int, int | None]:
             later: dict[int, int | None] = {}
