@@ -12,20 +12,29 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringlog.kernel.commands.cluster import InitializeCluster, Noop
+from ringlog.kernel.commands.cluster import ChangeSettings, InitializeCluster, Noop
 from ringlog.kernel.commands.snapshots import STORED_MAX, TakeSnapshot
 from ringlog.kernel.commands.truncation import ConfirmSnapshot, TruncateLog
-from ringlog.kernel.encoding import digest, encode
+from ringlog.kernel.encoding import digest, encode, sha256_of
 from ringlog.kernel.fold import fold
+from ringlog.kernel.generations.describe import generate
+from ringlog.kernel.generations.packed import kept
 from ringlog.kernel.state import EMPTY_STATE, ClusterState
 from ringlog.kernel.values import Command
 from ringlog.log.beginning import Beginning, SnapshotTopic
-from ringlog.log.errors import LogUnavailable, ReplicaHalted, SnapshotForged, SnapshotIncomplete, TopicMissing
+from ringlog.log.errors import (
+    LogUnavailable,
+    ReplicaHalted,
+    SnapshotForged,
+    SnapshotIncomplete,
+    SnapshotUnknown,
+    TopicMissing,
+)
 from ringlog.log.folding import Start, follow
 from ringlog.log.identity import Recorded, RecordFile, Seen, Topic
 from ringlog.log.memory import MemoryKeyed, MemoryLog
 from ringlog.log.replica import LogReplica
-from ringlog.log.snapshots import CHUNK_BYTES, cut, restored
+from ringlog.log.snapshots import CHUNK_BYTES, GENERATIONS, cut, restored
 from ringlog.runtime.clock import ManualClock
 from ringlog.runtime.draw import SeededDraw
 from ringlog.wire.errors import WireError
@@ -37,6 +46,7 @@ from ringlog.wire.records import (
     encode_snapshot_record,
 )
 from tests.kernel.entries import entry, random_command
+from tests.kernel.generations.clusters import directory, generation
 from tests.log.conftest import Author
 
 
@@ -186,6 +196,40 @@ def test_what_is_not_right_is_refused_and_the_next_older_serves(cluster: Cluster
     assert cluster.begin().state.epoch == older.epoch
     cluster.records.delete_before(cluster.records.end_offset())
     assert cluster.begin() == Start()
+
+
+def test_generations_may_be_stored_by_what_they_differ_in(cluster: Cluster) -> None:
+    ring, nodes = {number * 7: "a" for number in range(400)}, directory((2, 12))
+    each = [kept(generate(ring, nodes, bytes([number] * 16))) for number in range(3)]
+    made = tuple(replace(generation((), number, f"g{number}"), ranges=one) for number, one in enumerate(each))
+    state = replace(cluster.state, generations=made)
+    whole, _ = cut(Start(state, 9), "t", "keeper", 0, "s", 500)
+    state = replace(state, settings=state.settings.set("snapshot_columns", 1))
+    head, chunks = cut(Start(state, 9), "t", "keeper", 0, "s", 500)
+    assert head.digest == digest(state)
+    assert restored(head, chunks) == state
+    sizes = {part.name: part.size for part in (*whole.parts, *head.parts)}
+    assert 3 * sizes[GENERATIONS] < sizes["generations"]
+
+    forged = [replace(part, digest="0" * 64) if part.name == GENERATIONS else part for part in head.parts]
+    with pytest.raises(SnapshotForged, match="another digest"):
+        restored(replace(head, parts=tuple(forged)), chunks)
+    body = b"".join(chunk.data for chunk in chunks)
+    others = body[:-1] + bytes([body[-1] ^ 1])
+    pieces = [others[at : at + 500] for at in range(0, len(others), 500)]
+    changed = replace(head, chunks=tuple(map(sha256_of, pieces)))
+    with pytest.raises(SnapshotForged, match="part generations:columns has another digest"):
+        restored(changed, [SnapshotChunk("s", number, data) for number, data in enumerate(pieces)])
+    later = [replace(part, name="generations:later") if part.name == GENERATIONS else part for part in head.parts]
+    with pytest.raises(SnapshotUnknown, match="generations:later is stored in a way that this release does not know"):
+        restored(replace(head, parts=tuple(later)), chunks)
+
+
+def test_a_cluster_may_say_so_and_begins_with_such_a_snapshot(cluster: Cluster) -> None:
+    cluster.apply(ChangeSettings((("snapshot_columns", 1),)))
+    head = cluster.store("publisher")
+    assert cluster.begin() == cluster.taken[-1]
+    assert (GENERATIONS in {part.name for part in head.parts}) == bool(cluster.state.generations)
 
 
 def test_the_codes_of_what_is_refused(cluster: Cluster) -> None:

@@ -20,7 +20,6 @@ encoding but that of new rows. The bytes are hashed piece by piece: nothing puts
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from typing import Any, Final, NamedTuple, cast
@@ -28,7 +27,7 @@ from typing import Any, Final, NamedTuple, cast
 from immutables import Map
 
 from ringlog.kernel.blocks import Blocks
-from ringlog.kernel.encoding import DIGESTED, combined_digest, encode, is_empty, layout_of
+from ringlog.kernel.encoding import DIGESTED, combined_digest, digest_of_pieces, encode, is_empty, layout_of
 from ringlog.kernel.generations.packed import PackedRanges
 from ringlog.kernel.memory import History
 from ringlog.kernel.planned import IN_COLUMNS
@@ -69,10 +68,8 @@ class Digester:
                 self._digests.pop(name, None)
                 self._encoders.pop(name, None)
             else:
-                found = hashlib.sha256()
-                for piece in self._encoders.setdefault(name, _Encoder()).encode(part).pieces:
-                    found.update(piece)
-                self._digests[name] = found.hexdigest()
+                encoded = self._encoders.setdefault(name, _Encoder()).encode(part)
+                self._digests[name] = digest_of_pieces(encoded.pieces)
         self._state = state
         return combined_digest(self._digests)
 

@@ -35,6 +35,7 @@ from typing import Any, Final
 from immutables import Map
 
 from ringlog.kernel.blocks import Blocks
+from ringlog.kernel.generations.canonical import canonical
 from ringlog.kernel.generations.packed import PackedRanges
 from ringlog.kernel.memory import Applied, History
 from ringlog.kernel.planned import IN_COLUMNS
@@ -73,6 +74,14 @@ def _kind_and_version(kind: str, version: int) -> bytes:
 def sha256_of(data: bytes) -> str:
     """Hex SHA-256."""
     return hashlib.sha256(data).hexdigest()
+
+
+def digest_of_pieces(pieces: Iterable[bytes]) -> str:
+    """Hex SHA-256 of what the pieces are together."""
+    found = hashlib.sha256()
+    for piece in pieces:
+        found.update(piece)
+    return found.hexdigest()
 
 
 def encoded_parts(state: ClusterState) -> dict[str, bytes]:
@@ -166,7 +175,8 @@ _WRITERS: Final[dict[type, Callable[[Any], bytes]]] = {
     # Text that is no legal UTF-8 (a lone surrogate) must not make a digest fail; the bytes stay unambiguous.
     str: lambda value: framed(b"S", value.encode("utf-8", "surrogatepass")),
     bytes: lambda value: framed(b"B", value),
-    **dict.fromkeys((PackedRanges, *IN_COLUMNS), lambda value: encode(value.as_tuple())),
+    **dict.fromkeys(IN_COLUMNS, lambda value: encode(value.as_tuple())),
+    PackedRanges: canonical,
     tuple: lambda value: framed(b"L", b"".join(map(encode, value))),
     Blocks: lambda value: framed(b"L", b"".join(map(encode, value))),
     Map: lambda value: framed_map((encode(key), encode(item)) for key, item in value.items()),

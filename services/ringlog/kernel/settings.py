@@ -87,6 +87,9 @@ SETTINGS: Final[dict[str, SettingRule]] = {
     "snapshot_bytes": SettingRule(
         0, 0, 1 << 48, "bytes", "a snapshot is taken when entries of this size were applied; 0: not by size"
     ),
+    "snapshot_columns": SettingRule(
+        0, 0, 1, "", "1: a snapshot stores what CDC generations differ in; 0: each whole, as every release reads it"
+    ),
     "snapshot_entries": SettingRule(
         0, 0, 10_000_000, "entries", "a snapshot is taken when this number of entries was applied; 0: not by number"
     ),

@@ -11,7 +11,8 @@
     │   └── LogReplaced       another topic took its name
     ├── StateDisputed         two others have another state of an epoch: this process has folded wrongly
     ├── SnapshotRefused       nobody may begin with this snapshot: an older one, or the log's beginning, serves
-    │   ├── SnapshotIncomplete, SnapshotForged, SnapshotOfAnotherLog, SnapshotUnconfirmed, SnapshotDisputed
+    │   ├── SnapshotIncomplete, SnapshotForged, SnapshotUnknown, SnapshotOfAnotherLog, SnapshotUnconfirmed,
+    │   │   SnapshotDisputed
     ├── ArchiveRefused        the archive is not what the log wrote there: nothing is read from it
     │   ├── ArchiveGap, ArchiveForged, ArchiveCut, ArchiveOfAnotherLog, ArchivePlaceUnknown
     ├── ArchiveUnavailable    the archive's place does not answer, or takes nothing
@@ -136,6 +137,12 @@ class SnapshotForged(SnapshotRefused):
     """The bytes of the snapshot are not those that its digests are of, or no state of this release."""
 
     code = "snapshot_forged"
+
+
+class SnapshotUnknown(SnapshotRefused):
+    """A part of the snapshot is stored in a way that only a later release knows."""
+
+    code = "snapshot_unknown"
 
 
 class SnapshotOfAnotherLog(SnapshotRefused):

@@ -5,6 +5,9 @@ cut into *chunks*, and a *head* with all digests, which comes last. The digest o
 (``kernel.encoding``), so it follows from the bytes before anything is decoded, and the decoder takes no bytes but
 those that the encoder gives: what comes back has the digest that the head says, byte for byte.
 
+A part may be stored in another way, which stands behind its name (``GENERATIONS``), where the setting
+``snapshot_columns`` says so. Its digest is that of its canonical bytes all the same, which its reader makes anew.
+
 Who stored it may be wrong. So another reader, which has folded the log by itself, says afterwards what digest it has at
 that epoch (a *confirmation*). A reader begins with a snapshot only if
 
@@ -25,9 +28,12 @@ from typing import Final
 
 from ringlog.kernel.commands.snapshots import STORED_MAX
 from ringlog.kernel.decoding import StateUndecodable, decode_parts
-from ringlog.kernel.encoding import combined_digest, digests_of, encoded_parts, sha256_of
+from ringlog.kernel.encoding import combined_digest, digest_of_pieces, digests_of, encoded_parts, sha256_of
+from ringlog.kernel.generations.stored import canonical_pieces, read_generations, stored_generations
 from ringlog.kernel.outcome import Entry
-from ringlog.kernel.state import ClusterState
+from ringlog.kernel.settings import setting
+from ringlog.kernel.state import ClusterState, Generation
+from ringlog.kernel.swift import replaced
 from ringlog.kernel.values import Micros
 from ringlog.log.errors import (
     SnapshotDisputed,
@@ -35,6 +41,7 @@ from ringlog.log.errors import (
     SnapshotIncomplete,
     SnapshotOfAnotherLog,
     SnapshotUnconfirmed,
+    SnapshotUnknown,
 )
 from ringlog.log.folding import Start
 from ringlog.log.port import LogRecord
@@ -44,14 +51,22 @@ from ringlog.wire.records import SnapshotChunk, SnapshotConfirmation, SnapshotPa
 CHUNK_BYTES: Final = 1 << 20
 """Half of what the topic takes in one record."""
 
+GENERATIONS: Final = "generations:columns"
+"""The part ``generations`` as ``kernel.generations.stored`` has it."""
+
 
 def cut(
     start: Start, topic_id: str, by: str, at: Micros, snapshot_id: str, chunk_bytes: int = CHUNK_BYTES
 ) -> tuple[StoredSnapshot, tuple[SnapshotChunk, ...]]:
     """The head and the chunks of a state and its position; the head still lacks where the chunks begin."""
     state = start.state
-    parts = encoded_parts(state)
+    is_packed = bool(setting(state, "snapshot_columns") and state.generations)
+    parts = encoded_parts(replaced(state, generations=()) if is_packed else state)
     digests = digests_of(parts)
+    of_parts = dict(digests)
+    if is_packed:
+        parts[GENERATIONS] = stored_generations(state.generations)
+        of_parts[GENERATIONS] = digests["generations"] = digest_of_pieces(canonical_pieces(state.generations))
     body = b"".join(parts.values())
     pieces = [body[begin : begin + chunk_bytes] for begin in range(0, len(body), chunk_bytes)]
     head = StoredSnapshot(
@@ -62,7 +77,7 @@ def cut(
         state.state_id,
         start.position,
         combined_digest(digests),
-        tuple(SnapshotPart(name, len(data), digests[name]) for name, data in parts.items()),
+        tuple(SnapshotPart(name, len(data), of_parts[name]) for name, data in parts.items()),
         tuple(map(sha256_of, pieces)),
         -1,
         by,
@@ -72,17 +87,38 @@ def cut(
 
 
 def restored(head: StoredSnapshot, chunks: Iterable[SnapshotChunk]) -> ClusterState:
-    """The state of a head and its chunks, in whatever order. Raises SnapshotIncomplete, SnapshotForged."""
+    """The state of a head and its chunks, in whatever order. Raises SnapshotIncomplete, SnapshotForged,
+    SnapshotUnknown.
+    """
     parts = _parts(head, _joined(head, chunks))
-    if combined_digest(digests_of(parts)) != head.digest:
-        raise SnapshotForged(f"{named(head)}: its parts have another digest than the state")
+    digests = digests_of(parts)
     try:
+        generations = _unpacked(head, parts, digests)
+        if combined_digest(digests) != head.digest:
+            raise SnapshotForged(f"{named(head)}: its parts have another digest than the state")
         state = decode_parts(parts)
     except StateUndecodable as error:
         raise SnapshotForged(f"{named(head)}: {error}") from error
+    if generations is not None:
+        state = replaced(state, generations=generations)
     if (state.cluster_id, state.epoch, state.state_id) != (head.cluster_id, head.epoch, head.state_id):
         raise SnapshotForged(f"{named(head)}: holds epoch {state.epoch}, state {state.state_id}")
     return state
+
+
+def _unpacked(head: StoredSnapshot, parts: dict[str, bytes], digests: dict[str, str]) -> tuple[Generation, ...] | None:
+    """The generations, if they were stored in another way: taken out of the parts, and their own digest checked."""
+    stored = parts.pop(GENERATIONS, None)
+    if stored is None:
+        return None
+    del digests[GENERATIONS]
+    if "generations" in parts:
+        raise SnapshotForged(f"{named(head)}: it has the generations twice")
+    generations = read_generations(stored)
+    digests["generations"] = digest_of_pieces(canonical_pieces(generations))
+    if digests["generations"] != next(part.digest for part in head.parts if part.name == GENERATIONS):
+        raise SnapshotForged(f"{named(head)}: part {GENERATIONS} has another digest")
+    return generations
 
 
 def _joined(head: StoredSnapshot, chunks: Iterable[SnapshotChunk]) -> bytes:
@@ -104,9 +140,11 @@ def _parts(head: StoredSnapshot, body: bytes) -> dict[str, bytes]:
     for part in head.parts:
         if part.name in parts or part.size < 0:
             raise SnapshotForged(f"{named(head)}: part {part.name} cannot be")
+        if ":" in part.name and part.name != GENERATIONS:
+            raise SnapshotUnknown(f"{named(head)}: part {part.name} is stored in a way that this release does not know")
         parts[part.name] = body[at : at + part.size]
         at += part.size
-        if sha256_of(parts[part.name]) != part.digest:
+        if part.name != GENERATIONS and sha256_of(parts[part.name]) != part.digest:
             raise SnapshotForged(f"{named(head)}: part {part.name} has another digest")
     if at != len(body):
         raise SnapshotForged(f"{named(head)}: its parts have {at} bytes, and {len(body)} were stored")

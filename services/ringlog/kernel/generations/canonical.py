@@ -1,0 +1,103 @@
+"""The canonical bytes of ranges in columns, all at once: what ``kernel.encoding`` gives of them one by one.
+
+A row's bytes follow from its end, its ignored bits and its number of streams, but for the ids; and a ring has nearly
+the rows that it had before. So the rows of the columns that were written last are taken as they stand, run by run, the
+few others are written, and the ids are put into their places as an array.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ringlog.kernel.generations.packed import PackedRanges
+from ringlog.kernel.generations.stream_id import STREAM_ID_BYTES
+from ringlog.kernel.remembered import Remembered
+
+I64 = NDArray[np.int64]
+
+_ID: Final = np.dtype(f"V{STREAM_ID_BYTES}")
+_MARK: Final = b"B%d:" % STREAM_ID_BYTES
+_STREAM: Final = _MARK + bytes(STREAM_ID_BYTES)
+_TENS: Final = np.array([10**digits for digits in range(1, 20)], dtype=np.uint64)
+
+
+class _Rows(NamedTuple):
+    """Rows one after the other, with zeros for ids. ``starts``: where each begins, and where the last one ends."""
+
+    columns: PackedRanges
+    starts: I64
+    data: bytes
+
+
+_last: Final[Remembered[None, _Rows]] = Remembered(1)
+
+
+def size_of_canonical(columns: PackedRanges) -> int:
+    """How many bytes ``canonical`` gives."""
+    rows = int(_sizes(columns).sum())
+    return 2 + len(str(rows)) + rows
+
+
+def canonical(columns: PackedRanges) -> bytes:
+    """The encoding of the tuple that the columns stand for."""
+    rows = _rows_of(columns)
+    out = bytearray(b"L%d:%b" % (len(rows.data), rows.data))
+    counts, begin = columns.counts, len(out) - len(rows.data)
+    places = begin + rows.starts[1:] - len(_STREAM) * counts + len(_MARK)
+    within = np.arange(int(counts.sum())) - np.repeat(counts.cumsum() - counts, counts)
+    anywhere: NDArray[Any] = np.ndarray((len(out) - STREAM_ID_BYTES + 1,), _ID, out, strides=(1,))
+    anywhere[np.repeat(places, counts) + len(_STREAM) * within] = np.frombuffer(columns.streams, _ID)
+    del anywhere
+    return bytes(out)
+
+
+def _rows_of(columns: PackedRanges) -> _Rows:
+    last = _last.get(None)
+    sizes = _sizes(columns)
+    starts = np.concatenate((np.zeros(1, np.int64), sizes.cumsum()))
+    if last is None:
+        at, same = np.zeros(len(columns), np.int64), np.zeros(len(columns), bool)
+    else:
+        known = last.columns
+        at = np.minimum(np.searchsorted(known.ends, columns.ends), len(known) - 1)
+        same = (known.ends[at] == columns.ends) & (known.ignored[at] == columns.ignored)
+        same &= known.counts[at] == columns.counts
+    goes_on = np.zeros(len(columns), bool)
+    goes_on[1:] = same[1:] & same[:-1] & (at[1:] == at[:-1] + 1)
+    runs = np.flatnonzero(~goes_on)
+    pieces = []
+    for first, stop in zip(runs.tolist(), [*runs[1:].tolist(), len(columns)], strict=True):
+        if last is not None and same[first]:
+            pieces.append(last.data[last.starts[at[first]] : last.starts[at[stop - 1] + 1]])
+        else:
+            pieces.append(_row(*(int(column[first]) for column in (columns.ends, columns.ignored, columns.counts))))
+    data = b"".join(pieces)
+    assert len(data) == starts[-1], "each row has its size"
+    return _last.put(None, _Rows(columns, starts, data))
+
+
+def _row(end: int, ignored: int, streams: int) -> bytes:
+    ends, bits = b"%d" % end, b"%d" % ignored
+    given = (len(ends), ends, len(bits), bits, len(_STREAM) * streams)
+    body = b"S15:GenerationRangeS3:endI%d:%bS10:ignore_msbI%d:%bS7:streamsL%d:" % given + _STREAM * streams
+    return b"R%d:%b" % (len(body), body)
+
+
+def _sizes(columns: PackedRanges) -> I64:
+    """Of each row."""
+    ends = columns.ends
+    magnitude = ends.view(np.uint64)
+    magnitude = np.where(ends < 0, ~magnitude + np.uint64(1), magnitude)
+    digits = _digits(magnitude) + (ends < 0)
+    ids = len(_STREAM) * columns.counts
+    body = len("S15:GenerationRangeS3:endI:S10:ignore_msbI:S7:streamsL:") + digits + _digits(digits)
+    body += _digits(columns.ignored) + 1 + ids + _digits(ids)  # 1: the length of one digit, or of two
+    return body + 2 + _digits(body)
+
+
+def _digits(numbers: NDArray[Any]) -> I64:
+    """How many digits each of them has; none is below zero."""
+    return np.searchsorted(_TENS, numbers.astype(np.uint64), side="right") + 1

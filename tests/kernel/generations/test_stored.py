@@ -1,0 +1,126 @@
+"""Generations as a snapshot stores them come back, with the canonical bytes that they had; other bytes are refused."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ringlog.kernel.decoding import StateUndecodable
+from ringlog.kernel.encoding import digest_of_pieces, encode, sha256_of
+from ringlog.kernel.generations.canonical import size_of_canonical
+from ringlog.kernel.generations.describe import generate
+from ringlog.kernel.generations.packed import PackedRanges, as_ranges, packed
+from ringlog.kernel.generations.stored import canonical_pieces, read_generations, stored_generations
+from ringlog.kernel.state import Forgotten, Generation, Node
+from ringlog.kernel.swift import replaced
+from ringlog.kernel.values import TOKEN_MAX, TOKEN_MIN, GenerationRange, Position, Token
+from tests.kernel.generations.clusters import described, directory, generation, rings
+
+Owners = dict[Token, str]
+NODES = directory((3, 12), (1, 0), (9, 60))
+
+
+def in_columns(ranges: tuple[GenerationRange, ...]) -> PackedRanges:
+    found = packed(ranges)
+    assert found is not None
+    return found
+
+
+def growing(draw: random.Random, owners: Owners, nodes: dict[str, Node], joins: int) -> list[Generation]:
+    """A generation for each of some changes of a ring."""
+    found = []
+    for number in range(joins):
+        ranges = generate(owners, nodes, draw.randbytes(16))
+        one = replaced(generation((), number, f"g{number}"), ranges=as_ranges(in_columns(ranges)))
+        found.append(replaced(one, positions=(Position(number, 7),), closed_at=number % 2))
+        for _ in range(draw.randint(0, 3)):
+            owners[draw.randint(TOKEN_MIN, TOKEN_MAX)] = draw.choice(sorted(nodes))
+        if len(owners) > 1 and draw.random() < 0.3:
+            del owners[draw.choice(sorted(owners))]
+        if draw.random() < 0.2:
+            owners[draw.choice(sorted(owners))] = draw.choice(sorted(nodes))
+    return found
+
+
+@settings(max_examples=60, deadline=None)
+@given(described(), described())
+def test_columns_are_encoded_as_their_ranges_are(
+    first: tuple[GenerationRange, ...], then: tuple[GenerationRange, ...]
+) -> None:
+    for ranges in (first, then, first[1:] or first, first):
+        columns = in_columns(ranges)
+        assert encode(columns) == encode(ranges)
+        assert size_of_canonical(columns) == len(encode(ranges))
+        assert columns._made is None
+
+
+@settings(max_examples=40, deadline=None)
+@given(rings(), st.randoms(use_true_random=False), st.integers(1, 6))
+def test_they_come_back(ring: tuple[Owners, dict[str, Node]], draw: random.Random, joins: int) -> None:
+    generations = growing(draw, dict(ring[0]), ring[1], joins)
+    found = read_generations(stored_generations(generations))
+    assert found == tuple(generations)
+    assert all(type(one.ranges) is PackedRanges for one in found)
+    assert b"".join(canonical_pieces(found)) == encode(tuple(generations))
+    assert digest_of_pieces(canonical_pieces(generations)) == sha256_of(encode(tuple(generations)))
+
+
+def test_what_is_in_no_columns_or_unsound_is_stored_as_it_is() -> None:
+    draw = random.Random(1)
+    first, second, third = growing(draw, dict.fromkeys(range(-9, 9), "a"), NODES, 3)
+    small = replaced(first, ranges=tuple(first.ranges))
+    gone = replaced(first, ranges=(), forgotten=Forgotten(3, 4, "x"))
+    shuffled = replaced(second, ranges=as_ranges(in_columns(tuple(reversed(second.ranges)))))
+    others = in_columns(
+        tuple(replaced(one, streams=tuple(map(bytes, [range(16)] * len(one.streams)))) for one in third.ranges)
+    )
+    strange = replaced(third, ranges=as_ranges(others))
+    generations = (small, first, gone, shuffled, second, strange, third)
+    assert read_generations(stored_generations(generations)) == generations
+    assert b"".join(canonical_pieces(generations)) == encode(generations)
+
+
+def test_a_join_adds_little_but_the_bits_of_its_ids() -> None:
+    draw = random.Random(2)
+    owners = {draw.randint(TOKEN_MIN, TOKEN_MAX): "b" for _ in range(1_000)}
+    found = []
+    for number in range(5):
+        owners[draw.randint(TOKEN_MIN, TOKEN_MAX)] = "b"
+        ranges = as_ranges(in_columns(generate(owners, NODES, draw.randbytes(16))))
+        found.append(replaced(generation((), number, f"g{number}"), ranges=ranges))
+    sizes = [len(stored_generations(found[:number])) for number in range(1, 6)]
+    for before, after in pairwise(sizes):
+        assert 5 * 1_000 < after - before < 5 * 1_000 + 500
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(0, 10**6), st.data())
+def test_other_bytes_are_other_generations_or_refused(seed: int, data: st.DataObject) -> None:
+    draw = random.Random(seed)
+    generations = growing(draw, dict.fromkeys(range(-3, 3), "a"), NODES, 3)
+    stored = bytearray(stored_generations(generations))
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(stored) - 1))
+        if data.draw(st.booleans()):
+            stored[at] = data.draw(st.integers(0, 255))
+        else:
+            del stored[at : at + data.draw(st.integers(1, 40))]
+        if not stored:
+            break
+    try:
+        found = read_generations(bytes(stored))
+    except StateUndecodable:
+        return
+    assert (found == tuple(generations)) == (
+        digest_of_pieces(canonical_pieces(found)) == digest_of_pieces(canonical_pieces(generations))
+    )
+
+
+@pytest.mark.parametrize("data", [b"", b"\x01", b"\xff" * 8, b"\xff" * 60])
+def test_bytes_that_are_nothing_are_refused(data: bytes) -> None:
+    with pytest.raises(StateUndecodable):
+        read_generations(data)
