@@ -56,7 +56,7 @@ from ringlog.operator.rehearsal import Rehearsal
 from ringlog.runtime.clock import SystemClock
 from ringlog.runtime.collector import rarely_collect
 from ringlog.wire.cells import RegisterCell, key_of
-from ringlog.wire.data import PAGE_BYTES_MAX
+from ringlog.wire.data import PAGE_BYTES_MAX, ReadRequest, WriteRequest
 
 SECONDS = 2.0
 REGISTERS = 1_000_000
@@ -113,7 +113,7 @@ def writes(host: RegisterHost, epoch: int, writers: int) -> float:
         key, cell = key_of("ks", b"writer-%d" % number), RegisterCell(0, VALUE)
         while time.perf_counter() < end:
             counts[number] += 1
-            host.write(key, replace(cell, timestamp=counts[number]), epoch)
+            host.answered(WriteRequest("", host.node, epoch, "", key, replace(cell, timestamp=counts[number])))
 
     threads = [threading.Thread(target=write, args=(number,)) for number in range(writers)]
     for thread in threads:
@@ -183,9 +183,10 @@ class Requests:
             key = key_of("ks", b"register-%d" % draw.randrange(self._registers))
             begun = time.perf_counter()
             if is_read:
-                self._host.read(key, self._host.value.state.epoch)
+                self._host.answered(ReadRequest("", self._host.node, self._host.value.state.epoch, "", key, False))
             else:
-                self._host.write(key, RegisterCell(time.time_ns(), VALUE), self._host.value.state.epoch)
+                cell, epoch = RegisterCell(time.time_ns(), VALUE), self._host.value.state.epoch
+                self._host.answered(WriteRequest("", self._host.node, epoch, "", key, cell))
             taken = time.perf_counter() - begun
             with self._lock:
                 self.slowest, self.count = max(self.slowest, taken), self.count + 1
@@ -313,9 +314,8 @@ def image(host: RegisterHost, folder: Path, requests: Requests) -> Figure:
     begun = time.perf_counter()
     while set(folder.glob("*.image")) == known:
         number += 1
-        host.write(
-            key_of("ks", b"large-%d" % (number % 200)), RegisterCell(number, bytes(2**18)), host.value.state.epoch
-        )
+        key, cell = key_of("ks", b"large-%d" % (number % 200)), RegisterCell(number, bytes(2**18))
+        host.answered(WriteRequest("", host.node, host.value.state.epoch, "", key, cell))
     return told(requests, f"the journal grows and an image is written, {time.perf_counter() - begun:.1f} s")
 
 

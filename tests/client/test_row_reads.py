@@ -12,7 +12,7 @@ from ringlog.client import row_reads
 from ringlog.client.errors import RequestImpossible, RequestTimedOut
 from ringlog.client.plans import Level
 from ringlog.client.protocol import AskReplica, AwaitReplies, LookForNewest, ReceivedReply
-from ringlog.client.row_reads import FoundPartition, LookForEnds, PartitionRequest, found_rows, request_to
+from ringlog.client.row_reads import FoundPartition, LookForEnds, PartitionRequest, found_rows, message_of
 from ringlog.kernel.commands.cluster import Noop
 from ringlog.kernel.commands.keyspaces import CreateKeyspace
 from ringlog.kernel.commands.schema import AlterTable, DropTable
@@ -98,7 +98,7 @@ class Replicas:
         assert isinstance(asked.request, PartitionRequest)
         if asked.node in self.silent:
             return asked, None
-        reply = answered(self.holders[asked.node], request_to(asked, asked.request))
+        reply = answered(self.holders[asked.node], message_of(asked))
         if reply.refused == BEHIND and self.reads_on:
             self.judge(asked.node, len(self.topic))  # by the time it is asked again
         return asked, found_rows(reply)
@@ -208,7 +208,7 @@ def test_a_replica_says_why_it_does_not_answer() -> None:
     replicas.read()
     asked = replicas.asked[0]
     assert isinstance(asked.request, PartitionRequest)
-    request, holder = request_to(asked, asked.request), replicas.holders[asked.node]
+    request, holder = message_of(asked), replicas.holders[asked.node]
     assert answered(holder, replace(request, at=((7, 1),))).refused == BAD_POSITION
     assert answered(holder, replace(request, at=((0, 2),))).refused == BEHIND
     assert answered(holder, replace(request, epoch=holder.state.epoch + 1)).refused == BEHIND
@@ -230,7 +230,7 @@ def test_a_request_waits_for_the_turn_that_brings_its_position() -> None:
     replicas.read({0: 0}, Level.ONE)
     asked = next(one for one in replicas.asked if one.node == ONE)
     assert isinstance(asked.request, PartitionRequest)
-    holder, request = replicas.holders[ONE], replace(request_to(asked, asked.request), at=((0, 1),))
+    holder, request = replicas.holders[ONE], replace(message_of(asked), at=((0, 1),))
     waits = holder.changed.wait_for
 
     def turns(predicate: Callable[[], bool], _: float) -> bool:

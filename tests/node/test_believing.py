@@ -213,7 +213,7 @@ def test_registers_are_never_served_under_another_log(tmp_path: Path, world: Dat
     node = next(iter(common.nodes))
     host = RegisterHost(node, tmp_path / "alone")
     host.adopt(common)
-    host.write(KEY, RegisterCell(1, b"v"), common.epoch)
+    host.answered(WriteRequest("", host.node, common.epoch, "", KEY, RegisterCell(1, b"v")))
     host.adopt(lost)
     assert not host.value.durable.cells
     with pytest.raises(NodeFailed, match="restore the log, or replace this node"):

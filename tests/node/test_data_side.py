@@ -141,7 +141,7 @@ def test_a_read_brings_what_it_found_to_a_quorum_before_it_answers(world: DataWo
     three(world)
     key, cell = key_of("ks", b"k"), RegisterCell(9, b"new")
     host = world.nodes[2].host
-    assert host.write(key, cell, world.state.epoch).epoch == world.state.epoch
+    assert host.answered(WriteRequest("", host.node, world.state.epoch, "", key, cell)).epoch == world.state.epoch
     world.nodes[3].stop()
     read = world.coordinator.read("ks", b"k")
     assert read.cell == cell

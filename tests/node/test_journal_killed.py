@@ -19,6 +19,7 @@ from pathlib import Path
 from ringlog.node import framed_file, journal
 from ringlog.node.register_host import RegisterHost
 from ringlog.wire.cells import RegisterCell, key_of
+from ringlog.wire.data import WriteRequest
 from tests.node.test_register_host import ALONE, NODE
 
 framed_file.SLICE_BYTES = 2_000
@@ -27,7 +28,8 @@ host.adopt(ALONE)
 first = int(sys.argv[2])
 for number in range(first, first + 100_000):
     key = key_of("shop", b"k%d" % (number % 400))
-    assert host.write(key, RegisterCell(number, b"v" * (number % 300)), ALONE.epoch).refused == ""
+    cell = RegisterCell(number, b"v" * (number % 300))
+    assert host.answered(WriteRequest("", NODE, ALONE.epoch, "", key, cell)).refused == ""
     print(number, flush=True)
 """
 

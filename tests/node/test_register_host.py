@@ -21,7 +21,7 @@ from ringlog.node.journal import recover
 from ringlog.node.register_host import RegisterHost
 from ringlog.node.registers import Reply
 from ringlog.wire.cells import Key, RegisterCell
-from ringlog.wire.data import NOT_MEMBER
+from ringlog.wire.data import NOT_MEMBER, ReadRequest, WriteRequest
 from tests.kernel.entries import applied
 from tests.kernel.operations.drive import report_of
 from tests.node.data_world import until
@@ -70,7 +70,7 @@ def test_what_was_answered_is_there_after_any_restart(steps: list[tuple[Key, Reg
         for action in steps:
             if isinstance(action, tuple):
                 key, cell = action
-                answer = host.write(key, cell, ALONE.epoch)
+                answer = host.answered(WriteRequest("", NODE, ALONE.epoch, "", key, cell))
                 assert isinstance(answer, Reply)
                 assert (answer.epoch, answer.refused) == (ALONE.epoch, "")
                 model[key] = max(model.get(key, cell), cell, key=lambda c: (c.timestamp, c.deleted, c.value))
@@ -85,7 +85,7 @@ def test_what_was_answered_is_there_after_any_restart(steps: list[tuple[Key, Reg
             host.adopt(ALONE)
         assert host.start == starts
         for key in KEYS:
-            found = host.read(key, ALONE.epoch)
+            found = host.answered(ReadRequest("", NODE, ALONE.epoch, "", key, False))
             assert isinstance(found, Reply)
             assert found.cell == model.get(key)
         host.close()
@@ -102,7 +102,9 @@ def test_writes_in_hand_while_ranges_go_leave_nothing_behind(tmp_path: Path) -> 
         timestamp = 0
         while not over.is_set():
             timestamp += 1
-            answer = host.write(KEYS[number % 3], RegisterCell(timestamp, b"v"), log[0].epoch)
+            answer = host.answered(
+                WriteRequest("", NODE, log[0].epoch, "", KEYS[number % 3], RegisterCell(timestamp, b"v"))
+            )
             assert isinstance(answer, Reply)
             said.append(answer.refused)
 
@@ -163,7 +165,7 @@ def test_a_disk_that_fails_is_told_to_writers_and_to_the_node(tmp_path: Path, mo
 
     monkeypatch.setattr("ringlog.node.journal.os.fdatasync", full)
     with pytest.raises(NodeFailed, match="No space left"):
-        host.write(KEYS[0], RegisterCell(1, b"v"), ALONE.epoch)
+        host.answered(WriteRequest("", NODE, ALONE.epoch, "", KEYS[0], RegisterCell(1, b"v")))
     with pytest.raises(NodeFailed, match="No space left"):
         host.check()
     assert host.acknowledgeable() <= ALONE.epoch

@@ -73,7 +73,7 @@ def test_an_outsider_changes_nothing_and_gets_nothing() -> None:
 @pytest.mark.parametrize(
     ("name", "rule"),
     [
-        ("message_believed", "another_log"),
+        ("message_believed", "other_history"),
         ("ahead_of_the_log", "other_history"),
         ("other_history_taken", "other_history"),
     ],

@@ -29,11 +29,10 @@ from ringlog.client.protocol import (
     FoundAnswer,
     LookForNewest,
     ReceivedReply,
-    RegisterRequest,
     Told,
     found_in,
 )
-from ringlog.client.row_reads import FoundPartition, LookForEnds, PartitionRequest, Positions, found_rows, request_to
+from ringlog.client.row_reads import FoundPartition, LookForEnds, Positions, found_rows, message_of
 from ringlog.kernel.outcome import Entry, Outcome, UnreadableEntry
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Micros
@@ -49,11 +48,8 @@ from ringlog.wire.data import (
     VALUE_BYTES_MAX,
     WRONG_NODE,
     ReadReply,
-    ReadRequest,
     ReadRowsReply,
-    ReadRowsRequest,
     WriteReply,
-    WriteRequest,
     pack,
     unpack,
 )
@@ -216,7 +212,7 @@ class Coordinator:
         def answered(data: bytes | None) -> None:
             mailbox.put((effect, None if data is None else self._found(effect, data)))
 
-        self._peers.call(effect.node, effect.request.method, pack(_message(effect)), effect.patience / 1e6, answered)
+        self._peers.call(effect.node, effect.request.method, pack(message_of(effect)), effect.patience / 1e6, answered)
 
     def _found(self, effect: AskReplica, data: bytes) -> FoundAnswer | None:
         """The reply; None if it is none, or of another node than that which was asked."""
@@ -248,14 +244,3 @@ _REPLIES: dict[str, type[Any]] = {
     "ReadRows": ReadRowsReply,
 }
 """By the method of a request."""
-
-
-def _message(effect: AskReplica) -> WriteRequest | ReadRequest | ReadRowsRequest:
-    """What goes to the replica."""
-    request = effect.request
-    if isinstance(request, PartitionRequest):
-        return request_to(effect, request)
-    assert isinstance(request, RegisterRequest), request
-    if request.cell is not None:
-        return WriteRequest(*effect.head, request.key, request.cell, *effect.newest)
-    return ReadRequest(*effect.head, request.key, effect.is_digest, *effect.newest)

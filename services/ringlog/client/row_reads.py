@@ -29,12 +29,20 @@ from dataclasses import dataclass, field, replace
 from ringlog.client import plans
 from ringlog.client.errors import RequestImpossible, RequestTimedOut
 from ringlog.client.plans import Access, Answer, ClientRequest, Failed, Level, RequestPlan
-from ringlog.client.protocol import LOOK_LEAST, AskReplica, FoundAnswer, LookForNewest, Success, succeed
+from ringlog.client.protocol import (
+    LOOK_LEAST,
+    AskReplica,
+    FoundAnswer,
+    LookForNewest,
+    RegisterRequest,
+    Success,
+    succeed,
+)
 from ringlog.kernel.ring.murmur3 import token_of
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Epoch, Micros, NodeId
 from ringlog.protocol.effects import Newest, Now, Steps
-from ringlog.wire.data import ReadRowsReply, ReadRowsRequest, digest_of_writes
+from ringlog.wire.data import ReadRequest, ReadRowsReply, ReadRowsRequest, WriteRequest, digest_of_writes
 
 Positions = Mapping[int, int]
 """Partition of the mutations topic to the offset below which everything is judged."""
@@ -143,10 +151,16 @@ def read(
     )
 
 
-def request_to(effect: AskReplica, request: PartitionRequest) -> ReadRowsRequest:
-    """What goes to the replica that the effect is about."""
-    about = request.table, request.table_id, request.partition_key, request.at
-    return ReadRowsRequest(*effect.head, *about, effect.is_digest, request.is_position, *effect.newest)
+def message_of(effect: AskReplica) -> WriteRequest | ReadRequest | ReadRowsRequest:
+    """What goes to the replica."""
+    request = effect.request
+    if isinstance(request, PartitionRequest):
+        about = request.table, request.table_id, request.partition_key, request.at
+        return ReadRowsRequest(*effect.head, *about, effect.is_digest, request.is_position, *effect.newest)
+    assert isinstance(request, RegisterRequest), request
+    if request.cell is not None:
+        return WriteRequest(*effect.head, request.key, request.cell, *effect.newest)
+    return ReadRequest(*effect.head, request.key, effect.is_digest, *effect.newest)
 
 
 def found_rows(reply: ReadRowsReply) -> FoundRows:

@@ -28,7 +28,7 @@ from ringlog.node.errors import NodeFailed
 from ringlog.node.holder import Holder, NotReady, NotServed
 from ringlog.node.pages import Body, grouped, sent
 from ringlog.node.register_host import RegisterHost
-from ringlog.node.registers import Behind, RegisterFetch, read_reply, write_reply
+from ringlog.node.registers import Behind, RegisterFetch, Reply, read_reply, write_reply
 from ringlog.node.store import RowVersion
 from ringlog.node.taking import SILENCE_S, Watched
 from ringlog.runtime.hosts import with_port
@@ -145,32 +145,24 @@ class DataServer:
         refused = self._misdirected(request.cluster_id, request.node) or checks.write_refusal(request)
         if refused:
             return pack(WriteReply(self._host.node, self._epoch(), refused))
-        try:
-            newest = request.newest, request.newest_id
-            with self._hurried(request.epoch):
-                found = self._host.write(request.key, request.cell, request.epoch, request.state_id, newest)
-        except NodeFailed as unknown:
-            context.abort(grpc.StatusCode.ABORTED, f"nobody knows whether it was written: {unknown}")
-        if isinstance(found, Behind):
-            self._named(request.epoch)
-            return pack(WriteReply(self._host.node, self._epoch(), BEHIND))
-        return pack(write_reply(self._host.value, found))
+        return pack(write_reply(self._host.value, self._answered(request, context)))
 
     def _read(self, data: bytes, context: grpc.ServicerContext) -> bytes:
         request = _unpacked(ReadRequest, data, context)
         refused = self._misdirected(request.cluster_id, request.node) or checks.read_refusal(request)
         if refused:
             return pack(ReadReply(self._host.node, self._epoch(), refused))
+        return pack(read_reply(self._host.value, self._answered(request, context), request.digest))
+
+    def _answered(self, request: WriteRequest | ReadRequest, context: grpc.ServicerContext) -> Reply | Behind:
         try:
-            newest = request.newest, request.newest_id
             with self._hurried(request.epoch):
-                found = self._host.read(request.key, request.epoch, request.state_id, newest)
+                found = self._host.answered(request)
         except NodeFailed as failed:
-            context.abort(grpc.StatusCode.ABORTED, str(failed))
+            context.abort(grpc.StatusCode.ABORTED, f"nobody knows whether that was done: {failed}")
         if isinstance(found, Behind):
             self._named(request.epoch)
-            return pack(ReadReply(self._host.node, self._epoch(), BEHIND))
-        return pack(read_reply(self._host.value, found, request.digest))
+        return found
 
     def _read_rows(self, data: bytes, context: grpc.ServicerContext) -> bytes:
         request = _unpacked(ReadRowsRequest, data, context)

@@ -21,13 +21,12 @@ from ringlog.node.errors import NodeFailed
 from ringlog.node.image import Image
 from ringlog.node.journal import COMPACT_BYTES, Journal
 from ringlog.node.protocol.registers import Done, DurableRegisters
-from ringlog.node.registers import UNNAMED, Behind, Newest, RegisterFetch, RegisterReplica, Reply
+from ringlog.node.registers import Behind, RegisterFetch, RegisterReplica, Reply
+from ringlog.node.row_reads import CATCH_UP_S
 from ringlog.node.served import ServedRequests
 from ringlog.wire.cells import Key, RegisterCell
-from ringlog.wire.data import JournalRecord, StatusReply
+from ringlog.wire.data import JournalRecord, ReadRequest, StatusReply, WriteRequest
 
-CATCH_UP_S = 0.2
-"""How long a request that is ahead waits for this node's own log before its sender has to ask again."""
 LOOK_S = 0.2
 
 
@@ -92,45 +91,29 @@ class RegisterHost:
         """True if everything that was to be streamed for the operation is here."""
         return self._registers.received(operation)
 
-    def _await_adoption(self) -> None:
-        while not self._changed.wait_for(lambda: not self._registers.is_adopting, LOOK_S):
-            self.check()
-
-    def _catch_up(self, epoch: Epoch) -> None:
-        """Wait a moment for the own log to come to ``epoch``, which is only what somebody says."""
-        if self.value.state.epoch < epoch:
-            with self._changed:
-                self._changed.wait_for(lambda: self.value.state.epoch >= epoch, CATCH_UP_S)
-
     # ------------------------------------------------------------------------------------- reads and writes
 
-    def write(
-        self, key: Key, cell: RegisterCell, epoch: Epoch, state_id: str = "", newest: Newest = UNNAMED
-    ) -> Reply | Behind:
-        """Keep a cell; returns when it is on disk, or refused. Raises NodeFailed: nobody knows whether it is."""
-        self._catch_up(epoch)
+    def answered(self, request: WriteRequest | ReadRequest) -> Reply | Behind:
+        """What there is to say to a request; to a write once it is on disk, or refused. Raises NodeFailed: nobody knows
+        whether it is. The epoch that it names, which is only what somebody says, is waited for a moment.
+        """
         with self._changed:
-            self._await_adoption()
-            number = self._registers.write(key, cell, epoch, state_id, newest)
-            if not isinstance(number, int):
-                return number
-            self._served.note(WRITES, self.value.state, key.keyspace, key.token)
-            future = self._open[number] = Future()
+            self._changed.wait_for(lambda: self.value.state.epoch >= request.epoch, CATCH_UP_S)
+            while not self._changed.wait_for(lambda: not self._registers.is_adopting, LOOK_S):
+                self.check()
+            found = self._registers.take(request)
+            if isinstance(found, Behind) or (isinstance(found, Reply) and found.refused):
+                return found
+            kind = READS if isinstance(request, ReadRequest) else WRITES
+            self._served.note(kind, self.value.state, request.key.keyspace, request.key.token)
+            if isinstance(found, Reply):
+                return found
+            future = self._open[found] = Future()
         while True:
             try:
                 return future.result(LOOK_S)
             except TimeoutError:
                 self.check()
-
-    def read(self, key: Key, epoch: Epoch, state_id: str = "", newest: Newest = UNNAMED) -> Reply | Behind:
-        """What a register holds, or why that is not said. Raises NodeFailed."""
-        self._catch_up(epoch)
-        with self._changed:
-            self._await_adoption()
-            found = self._registers.read(key, epoch, state_id, newest)
-            if isinstance(found, Reply) and not found.refused:
-                self._served.note(READS, self.value.state, key.keyspace, key.token)
-            return found
 
     def _reply(self, reply: Reply) -> None:
         self._open.pop(reply.number).set_result(reply)

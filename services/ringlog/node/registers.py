@@ -49,7 +49,7 @@ from ringlog.node.work import (
     works_of,
 )
 from ringlog.wire.cells import Key, RegisterCell, digest_of
-from ringlog.wire.data import BAD_STREAM, NOT_MEMBER, NOT_READY, OTHER_HISTORY, ReadReply, WriteReply
+from ringlog.wire.data import BAD_STREAM, BEHIND, NOT_MEMBER, NOT_READY, OTHER_HISTORY, ReadReply, WriteReply
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,13 +295,17 @@ def look_up(replica: RegisterReplica, number: int) -> Step:
     return replace(replica, reading=rest), (_looked_up(replica, reading),)
 
 
-def write_reply(replica: RegisterReplica, done: Reply) -> WriteReply:
+def write_reply(replica: RegisterReplica, done: Reply | Behind) -> WriteReply:
     """The answer to a write as it travels."""
+    if isinstance(done, Behind):
+        return WriteReply(replica.node, replica.state.epoch, BEHIND)
     return WriteReply(replica.node, done.epoch, done.refused, state_id_at(replica.state, done.epoch))
 
 
-def read_reply(replica: RegisterReplica, found: Reply, is_digest: bool) -> ReadReply:
+def read_reply(replica: RegisterReplica, found: Reply | Behind, is_digest: bool) -> ReadReply:
     """The answer to a read as it travels; if it ``is_digest``, with the digest in the place of the value."""
+    if isinstance(found, Behind):
+        return ReadReply(replica.node, replica.state.epoch, BEHIND)
     cell, state_id = found.cell, state_id_at(replica.state, found.epoch)
     if not is_digest or cell is None:
         return ReadReply(replica.node, found.epoch, found.refused, cell, state_id=state_id)

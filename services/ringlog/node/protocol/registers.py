@@ -27,11 +27,11 @@ from ringlog.kernel.values import Epoch, NodeId, OperationId
 from ringlog.node import registers
 from ringlog.node.errors import NodeFailed
 from ringlog.node.image import Image, StreamName
-from ringlog.node.registers import UNNAMED, Behind, Durable, Newest, RegisterFetch, RegisterReplica, Reply, Taken
+from ringlog.node.registers import Durable, RegisterFetch, RegisterReplica, Reply, Taken
 from ringlog.node.spans import Span, Spans
 from ringlog.node.work import works_of
 from ringlog.wire.cells import Key, RegisterCell
-from ringlog.wire.data import JournalRecord, StreamMark
+from ringlog.wire.data import JournalRecord, ReadRequest, StreamMark, WriteRequest
 
 Done = Callable[[], None]
 
@@ -110,30 +110,31 @@ class DurableRegisters:
 
     # ------------------------------------------------------------------------------------- reads and writes
 
-    def write(self, key: Key, cell: RegisterCell, epoch: Epoch, state_id: str, newest: Newest = UNNAMED) -> Taken:
-        """Take a write: the number under which it is answered, or why it is refused. Not while an epoch is adopted."""
-        assert not self.is_adopting, "the journal has an epoch and what is admitted under it in their order"
-        number = next(self._numbers)
-        self.value, verdict = registers.admit_write(self.value, number, key, cell, epoch, state_id, newest)
+    def take(self, request: WriteRequest | ReadRequest) -> Taken:
+        """Take a request: the number under which a write is answered, what a read finds, or why it is refused. Not
+        while an epoch is adopted: the journal has it and what is admitted under it in their order, and what is read
+        under an epoch may go with the next one.
+        """
+        assert not self.is_adopting, "an epoch is on its way to the disk"
+        number, key, cell = next(self._numbers), request.key, written(request)
+        whose = request.epoch, request.state_id, (request.newest, request.newest_id)
+        self.value, verdict = (
+            registers.admit_read(self.value, number, key, *whose)
+            if cell is None
+            else registers.admit_write(self.value, number, key, cell, *whose)
+        )
         if verdict is not None:
             return verdict
-        self._journal.append(JournalRecord(cells=((key, cell),)), partial(self._apply, number))
-        return number
+        if cell is not None:
+            self._journal.append(JournalRecord(cells=((key, cell),)), partial(self._apply, number))
+            return number
+        self.value, (reply,) = registers.look_up(self.value, number)
+        return reply
 
     def _apply(self, number: int) -> None:
         self.value, replies = registers.apply(self.value, number)
         for reply in replies:
             self._reply(reply)
-
-    def read(self, key: Key, epoch: Epoch, state_id: str, newest: Newest = UNNAMED) -> Reply | Behind:
-        """What a register holds, or why that is not said. Not while an epoch is adopted."""
-        assert not self.is_adopting, "what is read under an epoch may go with the next one"
-        number = next(self._numbers)
-        self.value, verdict = registers.admit_read(self.value, number, key, epoch, state_id, newest)
-        if verdict is not None:
-            return verdict
-        self.value, (reply,) = registers.look_up(self.value, number)
-        return reply
 
     # ------------------------------------------------------------------------------------------- streaming
 
@@ -166,6 +167,11 @@ class DurableRegisters:
         after = registers.receive(self.value, fetch, {})
         self.value = after or self.value
         return after is not None
+
+
+def written(request: WriteRequest | ReadRequest) -> RegisterCell | None:
+    """What is to be written; None: the request is a read."""
+    return request.cell if isinstance(request, WriteRequest) else None
 
 
 def _other_log(durable: Durable, state: ClusterState) -> str:

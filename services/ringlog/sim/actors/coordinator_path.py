@@ -21,11 +21,10 @@ from ringlog.client.protocol import (
     AwaitReplies,
     LookForNewest,
     ReceivedReply,
-    RegisterRequest,
     Told,
     found_in,
 )
-from ringlog.client.row_reads import FoundPartition, LookForEnds, PartitionRequest, found_rows, request_to
+from ringlog.client.row_reads import FoundPartition, LookForEnds, found_rows, message_of
 from ringlog.kernel.outcome import Entry, Outcome, UnreadableEntry
 from ringlog.kernel.state import ClusterState, in_order
 from ringlog.kernel.values import Micros
@@ -38,7 +37,7 @@ from ringlog.sim.histories.events import Op
 from ringlog.sim.replica import Performers, SimReplica, Step, perform
 from ringlog.sim.world import MS, SECOND, Signal, SimHost
 from ringlog.wire.cells import Key, RegisterCell
-from ringlog.wire.data import ReadReply, ReadRowsReply, WriteReply
+from ringlog.wire.data import ReadReply, ReadRowsReply, ReadRowsRequest, WriteReply
 
 if TYPE_CHECKING:
     from ringlog.sim.simulation import Simulation
@@ -208,16 +207,12 @@ class SimApplication:
         calls.begin(effect, self.sim.world.now + min(effect.patience, self._chance.pick(BREAKS_US)))
         if target is None:
             return
-        request = effect.request
-        answer = partial(calls.put, effect)
-        if isinstance(request, PartitionRequest):
-            rows = RowsMessage(target, request_to(effect, request), self.host, answer)
-            self.sim.world.send(self.host, target.host, take, rows)
-            return
-        assert isinstance(request, RegisterRequest), request
-        mattered = effect.head[2:]
-        message = Message(request.key, request.cell, effect.planned, mattered, self.host, answer, effect.is_digest)
-        self.sim.world.send(self.host, target.host, target.registers.take, message)
+        request, answer = message_of(effect), partial(calls.put, effect)
+        if isinstance(request, ReadRowsRequest):
+            self.sim.world.send(self.host, target.host, take, RowsMessage(target, request, self.host, answer))
+        else:
+            message = Message(request, effect.planned, self.host, answer)
+            self.sim.world.send(self.host, target.host, target.registers.take, message)
 
 
 def register_keys(seed: int, tokens: tuple[int, ...]) -> tuple[Key, ...]:

@@ -20,6 +20,7 @@ from ringlog.sim.chance import Chance
 from ringlog.sim.replica import Step
 from ringlog.sim.world import MS, SimHost
 from ringlog.wire.cells import Key, RegisterCell
+from ringlog.wire.data import ReadRequest, WriteRequest
 from ringlog.wire.entries import author_entry
 from ringlog.wire.ids import ENTROPY_BYTES, new_request_id, new_state_id
 
@@ -78,7 +79,9 @@ class SimOutsider:
 
     def _send(self, node: str, key: Key, cell: RegisterCell | None, planned: ClusterState) -> None:
         target = self.sim.shared["nodes"][node]
-        whole = planned.epoch, planned.state_id
-        message = Message(key, cell, planned, whole, self.host, lambda _: None)
+        newest = planned.epoch, planned.state_id
+        head = planned.cluster_id, node, *newest, key
+        request = ReadRequest(*head, False, *newest) if cell is None else WriteRequest(*head, cell, *newest)
+        message = Message(request, planned, self.host, lambda _: None)
         self.sim.did["outsider", "write" if cell is not None else "read"] += 1
         self.sim.world.send(self.host, target.host, target.registers.take, message)

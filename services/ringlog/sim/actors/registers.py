@@ -28,8 +28,8 @@ from ringlog.protocol.effects import At, WallClock
 from ringlog.sim.chance import Chance
 from ringlog.sim.replica import Performers, SimReplica, Step, perform
 from ringlog.sim.world import MS, SECOND, Signal, SimHost, SimWorld, Unanswered
-from ringlog.wire.cells import Key, RegisterCell
-from ringlog.wire.data import JournalRecord, ReadReply, WriteReply
+from ringlog.wire.cells import Key
+from ringlog.wire.data import JournalRecord, ReadReply, ReadRequest, WriteReply, WriteRequest
 
 if TYPE_CHECKING:
     from ringlog.sim.simulation import Simulation
@@ -46,18 +46,14 @@ class NotYet(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A request on its way. ``cell``: None for a read; ``planned``: the state that it was planned on, as its sender has
-    it; ``mattered``: the last epoch that mattered for it, and the id of its state; ``answer`` is called with the reply
-    on the host that asked, ``source``; ``is_digest``: a read's value may stay away.
+    """A request on its way, ``planned`` on this state; ``answer`` is called with the reply on the host that asked,
+    ``source``.
     """
 
-    key: Key
-    cell: RegisterCell | None
+    request: WriteRequest | ReadRequest
     planned: ClusterState
-    mattered: tuple[Epoch, str]
     source: SimHost
     answer: Callable[[Any], None]
-    is_digest: bool = False
 
 
 class SimJournal:
@@ -191,51 +187,46 @@ class SimRegisters:
 
     def take(self, message: Message) -> None:
         """A message has arrived."""
-        kept = self._registers
+        kept, request = self._registers, message.request
         if self._life != self.host.life or kept is None:
             return
-        epoch, state_id = message.mattered
-        newest = message.planned.epoch, message.planned.state_id
-        found: Taken = Behind(epoch)
-        if not kept.is_adopting:
-            found = (
-                kept.read(message.key, epoch, state_id, newest)
-                if message.cell is None
-                else kept.write(message.key, message.cell, epoch, state_id, newest)
-            )
+        is_write = isinstance(request, WriteRequest)
+        if kept.is_adopting:
+            found: Taken = Behind(request.epoch)
+        else:
+            found = kept.take(request)
             for check in self.sim.on_came:
-                is_write = message.cell is not None
-                check.came(self.node, kept.value.state, message.key, is_write, message.planned, found)
+                check.came(self.node, kept.value.state, request.key, is_write, message.planned, found)
         if isinstance(found, Behind):
             self.sim.did["register", "waits for the epoch"] += 1
             self._waiting.append(message)
-            self.sim.shared["nodes"][self.node].peers.named(epoch)
-        elif isinstance(found, int):
+            self.sim.shared["nodes"][self.node].peers.named(found.epoch)
+            return
+        if isinstance(found, int) or not found.refused:
+            number = found if isinstance(found, int) else found.number
+            for check in self.sim.on_admitted:
+                check.admitted(self.node, number, self.value.state.epoch, is_write, message.planned)
+        if isinstance(found, int):
             self._open[found] = message
-            self._admitted(message, found)
         else:
-            if not found.refused:
-                self._admitted(message, found.number)
             self._reply(message, found)
-
-    def _admitted(self, message: Message, number: int) -> None:
-        for check in self.sim.on_admitted:
-            check.admitted(self.node, number, self.value.state.epoch, message.cell is not None, message.planned)
 
     def _written(self, reply: Reply) -> None:
         self.news.fire()
         self._reply(self._open.pop(reply.number), reply)
 
     def _reply(self, message: Message, reply: Reply) -> None:
-        what = "write" if message.cell is not None else "read"
-        self.sim.did["register", f"{what} {reply.refused or 'answered'}"] += 1
         for check in self.sim.on_replied:
             check.replied(self.node, reply)
+        request = message.request
         sent: ReadReply | WriteReply = (
-            registers.read_reply(self.value, reply, message.is_digest)
-            if message.cell is None
+            registers.read_reply(self.value, reply, request.digest)
+            if isinstance(request, ReadRequest)
             else registers.write_reply(self.value, reply)
         )
+        self.sim.did[
+            "register", f"{'read' if isinstance(request, ReadRequest) else 'write'} {sent.refused or 'answered'}"
+        ] += 1
         self.sim.world.send(self.host, message.source, message.answer, sent)
 
     # -------------------------------------------------------------------------------------------- streaming

@@ -161,8 +161,10 @@ class RegistersCheck(Check):
                 self.sim.broken("asked_in_vain", f"{at}: {found} by {here}, not by {there}")
 
     def replied(self, node: str, reply: Reply) -> None:
-        """A write is on disk, or was refused."""
-        self._admitted[node].pop(reply.number, None)
+        """A write is on disk, or was refused; its answer is no older than the epoch at which it was taken."""
+        taken = self._admitted[node].pop(reply.number, 0)
+        if reply.epoch < taken:
+            self.sim.broken("answered_as_of", f"{node} took a write at epoch {taken}, and answers as of {reply.epoch}")
 
     def acked(self, ack: NodeAck) -> None:
         """A replica that has drained an epoch has no write from below it in hand."""
