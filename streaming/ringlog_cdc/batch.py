@@ -21,8 +21,7 @@ from ringlog_cdc.arrow import ADDRESSED_TYPE, FACTS_TYPE, NEVER, addressed, fact
 from ringlog_cdc.decisions import context_of, is_first, table_of
 from ringlog_cdc.errors import StopRequested
 from ringlog_cdc.frames import within
-from ringlog_cdc.images.tables import image_tables
-from ringlog_cdc.images.work import ImageFolder, ImageWork
+from ringlog_cdc.images.work import ImageFolder
 from ringlog_cdc.lake.columns import TableFields, fields_of
 from ringlog_cdc.lake.sink import KEPT, KEPT_TYPE, Lake, with_heads
 from ringlog_cdc.pace import FIRST, next_limit
@@ -276,7 +275,7 @@ class BatchRunner:
             row_bytes_max=context["row_bytes_max"],
             is_first=is_first(context),
         )
-        counts, images = self._nothing_counted(), self._images_of(entry, context)
+        counts, images = self._nothing_counted(), self._images.part(self._store, entry, context)
         function = rows_function(self._table(entry.context, context, effect.closed, state), part, counts, images)
         known = self._index.known(entry)
         if known is not None:
@@ -310,13 +309,6 @@ class BatchRunner:
             self._lake.append(rows, entry, fields, ends)
         finally:
             kept.unpersist()
-
-    def _images_of(self, entry: PlanEntry, context: dict[str, Any]) -> ImageWork | None:
-        """What the tasks of a part must know of images; None if its tables have none."""
-        before = self._store.before(entry)
-        kept_before = None if before is None else bool(self._store.context(before.context).get("images"))
-        kept_from = self._store.replayed_from(entry.batch)
-        return self._images.work(image_tables(context), entry.ranges, kept_from, kept_before)
 
     def _nothing_counted(self) -> Accumulator[Tally]:
         """The accumulator of all batches, at its begin: the driver's part of Spark never forgets one."""

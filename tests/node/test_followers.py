@@ -19,9 +19,8 @@ from ringlog.kernel.state import ClusterState
 from ringlog.kernel.zones.model import ZonePartition
 from ringlog.kernel.zones.rebalance import ROLLED_BACK
 from ringlog.node.disk_rows import ROWS, DiskRows
-from ringlog.node.errors import RowsDamaged
 from ringlog.node.holder import Holder
-from ringlog.node.protocol.acks import Keep, News, PublishAcknowledgement, TopicEnds, acknowledge
+from ringlog.node.protocol.acks import News, PublishAcknowledgement, TopicEnds, acknowledge
 from ringlog.node.protocol.followers import Followers
 from ringlog.node.store import RowStore
 from ringlog.node.tries import Tries
@@ -157,13 +156,6 @@ class GroupNode:
                 return self.clock
             case TopicEnds():
                 return dict(self.topic.ends) if self.topic.answers else None
-            case Keep():
-                try:
-                    self.holder.commit(sync=True)
-                except RowsDamaged as damaged:
-                    self.replicas.fail(damaged.code)
-                    return False
-                return True
             case PublishAcknowledgement():
                 self._check(effect.ack)
                 self.acks.append(effect.ack)

@@ -10,6 +10,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
+from ringlog.kernel.values import Epoch
 from ringlog.log.producer import TOO_LARGE, producer_config, too_large
 from ringlog.log.topics import topic_name
 from ringlog.node.errors import NodeFailed
@@ -39,7 +40,7 @@ class Acks:
         self,
         bootstrap: str,
         cluster: str,
-        keep: Callable[[Keep], bool],
+        keep: Callable[[str, Epoch, str], None],
         ends: Callable[[], Mapping[int, int] | None],
         stopping: threading.Event,
     ) -> None:
@@ -50,7 +51,7 @@ class Acks:
         self._producer = self._connected()
         self.handlers: dict[type, Callable[[Any], Any]] = {
             News: lambda _: self._await_news(),
-            Keep: keep,
+            Keep: lambda effect: keep(effect.cluster_id, effect.epoch, effect.state_id),
             TopicEnds: lambda _: ends(),
             PublishAcknowledgement: lambda effect: self._publish(effect.ack),
         }

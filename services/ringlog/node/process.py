@@ -38,7 +38,7 @@ from ringlog.node.loads import Loads
 from ringlog.node.log_copy import COPY
 from ringlog.node.member_copy import CopiedSide, MemberCopy
 from ringlog.node.patience import Patience, Stopped, reached
-from ringlog.node.protocol.acks import Keep, acknowledge
+from ringlog.node.protocol.acks import DiskFailed, acknowledge
 from ringlog.node.protocol.followers import Followers
 from ringlog.node.protocol.joining import After, Answered
 from ringlog.node.protocol.life import CompareDisk, FollowLog, OpenedMutations, OpenMutations, ServeRegisters, live
@@ -112,7 +112,7 @@ class NodeProcess:
         self._tail = MutationsTail(bootstrap, cluster, options.name)
         self._watch: TopicWatch | None = None
         self._data = DataSide(self._folder, options, self._holder, clock, client.replica, lambda: self._copy.entries)
-        self._acks = Acks(bootstrap, cluster, self._keep, self._tail.ends_now, stopping)
+        self._acks = Acks(bootstrap, cluster, self._folder.keep, self._tail.ends_now, stopping)
         self._copy = self._member_copy()
         self._agreement = Agreement(
             client.replica, lambda _: options.folder / EVIDENCE, partial(open_snapshots, bootstrap, cluster)
@@ -224,6 +224,7 @@ class NodeProcess:
             After: self._await_epoch,
             Answered: self._note,
             SettlingRefused: self._held,
+            DiskFailed: lambda effect: setattr(self, "_failure", effect.why),
             **self._acks.handlers,
             **self._loads.handlers,
             **self._data.asking.handlers,
@@ -306,17 +307,6 @@ class NodeProcess:
                 self._unanswered = effect.request_id
                 log.warning("no answer yet", command=type(effect.command).__name__, detail=str(open_))
             return None
-
-    def _keep(self, effect: Keep) -> bool:
-        """Rows first: a node that was killed in between has acknowledged less than it has."""
-        try:
-            self._holder.commit(sync=True)
-        except RowsDamaged as damaged:
-            self._failure = damaged
-            self._replicas.fail(damaged.code)
-            return False
-        self._folder.keep(effect.cluster_id, effect.epoch, effect.state_id)
-        return True
 
     def _say_failed(self, damaged: RowsDamaged) -> None:
         """Let the thread that acknowledges have the last word: steps that wait for this node can be cancelled."""

@@ -22,11 +22,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from ringlog_cdc.chain import StoredChain
 from ringlog_cdc.errors import CdcError, ChainBroken
 from ringlog_cdc.images.files import BEGUN, FOLDER, ImageFiles
 from ringlog_cdc.images.store import ImagesLost, ImageStore
-from ringlog_cdc.images.tables import ImageTable
-from ringlog_cdc.plan import OffsetRange
+from ringlog_cdc.images.tables import ImageTable, image_tables
+from ringlog_cdc.plan import OffsetRange, PlanEntry
 
 Tell = Callable[..., None]
 """Gets the event of a line of the progress and its fields."""
@@ -116,6 +117,12 @@ class ImageFolder:
         self._anew = anew
         self._tell = tell
         self._settled: dict[int, int] = {}
+
+    def part(self, chain: StoredChain[Any, Any], entry: PlanEntry, context: Mapping[str, Any]) -> ImageWork | None:
+        """``work`` for a stored part, which is decided with ``context``."""
+        before = chain.before(entry)
+        kept_before = None if before is None else bool(chain.context(before.context).get("images"))
+        return self.work(image_tables(context), entry.ranges, chain.replayed_from(entry.batch), kept_before)
 
     def work(
         self,

@@ -53,7 +53,7 @@ def part(bench: Bench, batch: int, start: int, end: int) -> tuple[PlanEntry, dic
 def told(bench: Bench, made: tuple[PlanEntry, dict[str, Any]]) -> ImageWork | None:
     """What the tasks of a part are told; then it is as if they had found no record."""
     runner: Any = bench.runner
-    found: ImageWork | None = runner._images_of(*made)
+    found: ImageWork | None = runner._images.part(bench.store, *made)
     if found is not None:
         runner._images.settle(found, ())
     return found

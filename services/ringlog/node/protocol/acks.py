@@ -21,6 +21,7 @@ from ringlog.kernel.history import state_id_at
 from ringlog.kernel.settings import setting
 from ringlog.kernel.values import Epoch, Micros, OperationId, StreamReport
 from ringlog.node.due import Due, Words
+from ringlog.node.errors import RowsDamaged
 from ringlog.node.holder import Holder
 from ringlog.node.protocol.followers import Followers
 from ringlog.node.protocol.groups import WORDS_MAX, Member
@@ -46,13 +47,18 @@ class News:
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """Have the rows on the disk, and that this epoch is acknowledged; a lower one than is there changes nothing.
-    Outcome: whether it is there. If not, the replicas have failed.
-    """
+    """Have on the disk that this epoch is acknowledged; a lower one than is there changes nothing."""
 
     cluster_id: str
     epoch: Epoch
     state_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class DiskFailed:
+    """The disk takes no rows: the node is to end."""
+
+    why: RowsDamaged
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +104,13 @@ def acknowledge(
             if draft is None:
                 break
             keep = draft.keep
-            if not (yield keep):
+            try:  # rows first: a node that is killed in between has acknowledged less than it has
+                holder.commit(sync=True)
+            except RowsDamaged as damaged:
+                replicas.fail(damaged.code)
+                yield DiskFailed(damaged)
                 break
+            yield keep
             at = yield WallClock()
             ack = NodeAck(
                 keep.cluster_id,

@@ -19,7 +19,6 @@ from ringlog.sim.chance import Chance
 from ringlog.sim.replica import Step
 from ringlog.sim.world import MS, SimHost
 from ringlog_cdc.errors import CdcError
-from ringlog_cdc.images.tables import image_tables
 from ringlog_cdc.images.work import ImageFolder, ImageWork
 from ringlog_cdc.plan import OffsetRange, PlanEntry
 from ringlog_cdc.routing import RoutingTable
@@ -64,10 +63,7 @@ class ImagedParts:
     def work(self, entry: PlanEntry) -> Step:
         """What the tasks of a part must know; None if its tables keep no images."""
         yield from self._files.free(self._files.partitions())
-        before = self._store.before(entry)
-        kept_before = None if before is None else bool(self._store.context(before.context).get("images"))
-        again = self._store.replayed_from(entry.batch)
-        return self._folder.work(image_tables(self._store.context(entry.context)), entry.ranges, again, kept_before)
+        return self._folder.part(self._store, entry, self._store.context(entry.context))
 
     def carry_out(self, rows: Sequence[Taken], entry: PlanEntry, work: ImageWork, table: RoutingTable) -> Step:
         """Write the rows and dead letters of a part, and keep its states."""

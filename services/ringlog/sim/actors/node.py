@@ -16,7 +16,15 @@ from ringlog.node.errors import NodeFailed, RowsDamaged
 from ringlog.node.holder import Holder, NotReady, NotServed, RowFetch
 from ringlog.node.member_copy import CopiedSide
 from ringlog.node.peek import Head
-from ringlog.node.protocol.acks import Keep, News, PublishAcknowledgement, RegisterSide, TopicEnds, acknowledge
+from ringlog.node.protocol.acks import (
+    DiskFailed,
+    Keep,
+    News,
+    PublishAcknowledgement,
+    RegisterSide,
+    TopicEnds,
+    acknowledge,
+)
 from ringlog.node.protocol.followers import Followers
 from ringlog.node.protocol.joining import After, Answered
 from ringlog.node.protocol.life import (
@@ -260,6 +268,7 @@ class SimNode:
             CompareDisk: self._compare_disk,
             ServeRegisters: lambda _: self.registers.start(self._replica, self._ack_signal, self.tries),
             Keep: self._keep,
+            DiskFailed: lambda effect: setattr(self, "_failure", effect.why),
             CountVerdicts: lambda effect: sim.did.update(
                 {("write", code): count for code, count in effect.verdicts.items()}
             ),
@@ -339,15 +348,8 @@ class SimNode:
     def _await_news(self, _: News) -> Step:
         yield self._ack_signal
 
-    def _keep(self, keep: Keep) -> bool:
-        try:
-            self.holder.commit(sync=True)
-        except RowsDamaged as damaged:
-            self._failure = damaged
-            self._replicas.fail(damaged.code)
-            return False
+    def _keep(self, keep: Keep) -> None:
         self.sim.world.store(self.host, "acknowledged", max(keep.epoch, self._acknowledged()))
-        return True
 
     def _publish(self, publish: PublishAcknowledgement) -> Step:
         ack = publish.ack
