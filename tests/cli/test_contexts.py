@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import stat
 import threading
 from dataclasses import replace
@@ -13,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from ringlog.cache.redis_url import without_password
-from ringlog.cli.connection import ABOUT_BROKERS, broker_of, process_settings, resolve
+from ringlog.cli.connection import ABOUT_BROKERS, BrokerAddress, broker_of, process_settings, resolve, tell_away
 from ringlog.cli.main import app
 from ringlog.cli.stack import belongings
 from ringlog.log.errors import LogDamaged
@@ -305,3 +306,18 @@ def test_after_every_error_of_a_damaged_log_the_broker_is_named() -> None:
     """It may be the wrong one that was asked."""
     damages = {LogDamaged, *LogDamaged.__subclasses__()}
     assert {one.code for one in damages} <= ABOUT_BROKERS
+
+
+# ----------------------------------------------------------------------------------------------- a broker that is away
+
+
+def test_who_waits_for_a_broker_that_is_away_is_told_so(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listens, socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))  # nobody else may have that port, and nobody listens
+        here, nowhere = (f"127.0.0.1:{one.getsockname()[1]}" for one in (listens, silent))
+        for bootstrap in (here, f"{nowhere}, {here}"):
+            tell_away(BrokerAddress(bootstrap, "", "--bootstrap"))
+        assert capsys.readouterr().err == ""
+        for bootstrap in (nowhere, "host:port", f"{nowhere},{nowhere}"):
+            tell_away(BrokerAddress(bootstrap, "", "--bootstrap"))
+            assert f"waiting for the broker {bootstrap}, named by --bootstrap" in capsys.readouterr().err

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -25,6 +26,7 @@ from ringlog.runtime.context import ClusterContext, log_in_at, recall, redis_of,
 from ringlog.runtime.kafka_config import VARIABLE, brokers_of_file
 from ringlog.runtime.trust import TRUST_VARIABLE
 from ringlog.stack.commands import Stack, addresses
+from ringlog.stack.probes import takes_connections
 
 if TYPE_CHECKING:  # it is slow to load, and most commands start no process
     from ringlog.runtime.settings import ProcessSettings
@@ -58,6 +60,9 @@ class BrokerAddress:
     redis: str
     origin: str
 
+
+QUIET_S = 3.0
+"""How long somebody at a terminal sees nothing while a command waits for a broker that is away."""
 
 _asked: list[BrokerAddress] = []
 """The broker of this command, once it is known."""
@@ -106,8 +111,22 @@ def broker_of(bootstrap: str | None) -> BrokerAddress:
     log_in_at(found.bootstrap)
     given = os.environ.get("RINGLOG_REDIS_URL")
     found = replace(found, redis=given if given is not None else found.redis or cache_of(found.bootstrap))
+    if errors.is_terminal and not _asked:
+        soon = threading.Timer(QUIET_S, tell_away, (found,))
+        soon.daemon = True
+        soon.start()
     _asked.append(found)
     return found
+
+
+def tell_away(broker: BrokerAddress) -> None:
+    """Say for whom the command waits, if nobody listens at any of the broker's addresses."""
+    places = [address.strip().rpartition(":") for address in broker.bootstrap.split(",")]
+    if not any(port.isdecimal() and takes_connections(host.strip("[]"), int(port)) for host, _, port in places):
+        text = (
+            f"waiting for the broker {broker.bootstrap}, named by {broker.origin}: nobody listens there; Ctrl-C ends it"
+        )
+        errors.print(text, style="dim", markup=False)
 
 
 def _broker_of(bootstrap: str | None) -> BrokerAddress:
