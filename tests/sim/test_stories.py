@@ -7,12 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from ringlog.log.memory import MemoryLog
 from ringlog.sim.mutants.plant import planted
 from ringlog.sim.mutants.reading import bugs_of
 from tests.kernel.commands import test_features as features
 from tests.kernel.commands import test_service as services
 from tests.log import test_agreement as agreement
+from tests.node import test_joining as joins
 from tests.node import test_log_copy as copies
+from tests.node import test_rivals as rivals
 from tests.wire import test_ack_codes as codes
 
 Story = Callable[[Path], None]
@@ -36,6 +39,10 @@ def _copied(folder: Path) -> None:
     copies.test_where_the_log_begins_later_it_begins_anew(folder, cluster, next(made))
 
 
+def _upgraded(folder: Path) -> None:
+    rivals.test_a_folder_of_0_1_0_has_no_acknowledgement_and_is_no_copy(folder, MemoryLog("shop.acks"))
+
+
 CLAIMED = agreement.test_a_digest_that_somebody_only_claims_in_the_log_halts_nobody
 STORIES: dict[str, Story] = {
     "quarantine_never": _agreed(agreement.test_one_against_two_is_quarantined_and_keeps_its_evidence),
@@ -54,6 +61,11 @@ STORIES: dict[str, Story] = {
     "members_never_exchanged": _told(services.test_members_are_spread_as_evenly_as_the_nodes_allow),
     "recovery_waits_for_a_quorum": _told(services.test_in_a_recovery_no_quorum_is_needed_and_the_node_itself_is),
     "copy_of_a_log_that_was_cut": _copied,
+    "upgrade_older_validator_ends_the_node": _told(joins.test_a_validator_that_knows_no_such_command_holds_nothing_up),
+    "upgrade_said_to_one_validator_only": _told(joins.test_the_next_validator_is_told_and_nobody_in_between),
+    "upgrade_insisted_on": _told(joins.test_the_next_validator_is_told_and_nobody_in_between),
+    "upgrade_folder_taken_for_a_copy": _upgraded,
+    "upgrade_copies_of_its_folder_run": _upgraded,
 }
 
 

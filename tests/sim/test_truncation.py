@@ -20,7 +20,7 @@ def test_seeds_break_no_promise_and_exercise_all_of_it() -> None:
         found.add(report)
     assert [(r.seed, r.rule, r.detail) for r in found.failures] == []
     did = {key[1]: count for key, count in found.did.items() if key[0] == "snapshots"}
-    assert did.keys() >= {"stored", "confirmed", "disputed", "archived", "truncated", "begun with", "passed"}
+    assert did.keys() >= {"stored", "confirmed", "disputed", "archived", "truncated", "begun with", "passed", "by size"}
     assert did["truncated"] > 10
     assert did["begun with"] > 100
 

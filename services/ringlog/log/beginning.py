@@ -34,7 +34,7 @@ from ringlog.log.folding import BEGINNING, Start
 from ringlog.log.identity import Seen
 from ringlog.log.port import LogRecord, LogTail, MetadataLog
 from ringlog.log.reading import POLL_S, read_to_end, record_at
-from ringlog.log.snapshots import confirmed, cut, dropped, fits, key_of, restored
+from ringlog.log.snapshots import CHUNK_BYTES, confirmed, cut, dropped, fits, key_of, restored
 from ringlog.runtime.logs import get_logger
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import (
@@ -94,10 +94,11 @@ class ListedSnapshot:
 
 
 class SnapshotTopic:
-    """The snapshots of a cluster. For use by one thread."""
+    """The snapshots of a cluster, in chunks of at most ``chunk_bytes``. For use by one thread."""
 
-    def __init__(self, records: KeyedRecords) -> None:
+    def __init__(self, records: KeyedRecords, chunk_bytes: int = CHUNK_BYTES) -> None:
         self._records = records
+        self._chunk_bytes = chunk_bytes
         self._gone: set[str] = set()
 
     def close(self) -> None:
@@ -159,7 +160,7 @@ class SnapshotTopic:
         ``begin``: where the metadata log begins now. A process that dies half-way leaves chunks without a head, which
         the next one takes out.
         """
-        head, chunks = cut(start, topic_id, by, at, snapshot_id)
+        head, chunks = cut(start, topic_id, by, at, snapshot_id, self._chunk_bytes)
         places = [self._put(chunk) for chunk in chunks]
         head = replace(head, first=places[0])
         self._put(head)

@@ -81,6 +81,7 @@ class LogEndsState:
 
     ``looked_after``: agents store and confirm; ``files``: of the archive, None: there is none. ``forgetful``: the next
     state that is stored is not the one that was folded. ``given_up``: epochs whose snapshots the broker did not take.
+    ``unmarked_bytes``: of the entries that were applied since the newest mark.
     """
 
     deaths: Deaths
@@ -88,6 +89,7 @@ class LogEndsState:
     files: dict[str, bytes] | None = None
     forgetful: bool = False
     given_up: set[Epoch] = field(default_factory=set)
+    unmarked_bytes: int = 0
 
 
 class Simulation:

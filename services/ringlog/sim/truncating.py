@@ -10,8 +10,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from ringlog.kernel.commands.snapshots import TakeSnapshot, last_snapshot
+from ringlog.kernel.commands.cluster import ChangeSettings
+from ringlog.kernel.commands.snapshots import OWN_ENTRIES_MAX, TakeSnapshot, last_snapshot
 from ringlog.kernel.commands.truncation import TruncateLog
+from ringlog.kernel.settings import setting
 from ringlog.kernel.values import Micros
 from ringlog.log.folding import Start
 from ringlog.log.snapshots import cut, key_of
@@ -37,7 +39,9 @@ PROFILE: Final = "truncation"
 SHARE: Final = 0.03
 """How many of the other runs have them, of those without a scenario."""
 LASTS: Micros = 6 * SECOND
-WHAT: Final = ("archive", "snapshot", "truncate", "dies", "forgets", "foreign_snapshot")
+WHAT: Final = ("archive", "snapshot", "truncate", "dies", "forgets", "foreign_snapshot", "by_size")
+BY_SIZE: Final = (600, 1_200, 2_500)
+"""Bytes of entries after which a snapshot is to be taken; an entry has some hundred and fifty."""
 Drawn = tuple[Micros, str, tuple[Any, ...]]
 
 
@@ -71,6 +75,8 @@ def truncating(chance: Chance, agents: Sequence[str], readers: Sequence[str], sh
     if chance.happens(0.3):
         at = add(800, 5_000, "foreign_snapshot")
         add(at + 20, at + 300, "crash", chance.pick([*agents, *readers]), 50)
+    if chance.happens(0.5):
+        add(300, 4_000, "by_size", chance.pick(BY_SIZE))
     return drawn
 
 
@@ -88,6 +94,8 @@ def befalls(sim: Simulation, operator: SimOperator, number: int, what: str, argu
                 operator.images([TruncateLog(epochs[min(taken, len(epochs)) - 1])])
         case "dies", (writes,):
             ends.deaths.left = writes
+        case "by_size", (size,):
+            operator.images([ChangeSettings((("snapshot_bytes", size),))])
         case "forgets", ():
             ends.forgetful = True
         case "foreign_snapshot", ():
@@ -95,17 +103,24 @@ def befalls(sim: Simulation, operator: SimOperator, number: int, what: str, argu
 
 
 def unended_snapshots(sim: Simulation) -> list[str]:
-    """The newest snapshot that was asked for, if nobody stored it although the broker would have taken it."""
+    """The snapshot that is to be taken, by the size of the log, and nobody asks for; and the newest one that was asked
+    for, if nobody stored all of it, although the broker would have taken it.
+    """
     state, ends = sim.log.state, sim.log_ends
-    epoch = last_snapshot(state)
+    epoch, size = last_snapshot(state), setting(state, "snapshot_bytes")
+    if ends.looked_after and 0 < size <= ends.unmarked_bytes and state.epoch - epoch > OWN_ENTRIES_MAX:
+        return [f"{ends.unmarked_bytes} bytes of entries were applied since epoch {epoch}, {size} are a snapshot's"]
     if not ends.looked_after or not epoch or epoch in ends.given_up:
         return []
     partition, wanted = sim.broker.partition(SNAPSHOTS), sim.log.states[epoch].state_id
-    for record in partition.records[: partition.visible]:
-        if record.key == f"{epoch}/head" and record.value:
-            head = decode_snapshot_record(record.value)
-            if isinstance(head, StoredSnapshot) and head.state_id == wanted:
-                return []
+    there = {record.key: record for record in partition.records[: partition.visible]}
+    found = there.get(f"{epoch}/head")
+    head = decode_snapshot_record(found.value) if found is not None and found.value else None
+    if isinstance(head, StoredSnapshot) and head.state_id == wanted:
+        chunks = [there.get(f"{head.id}/{number}") for number in range(len(head.chunks))]
+        if all(chunk is not None and chunk.value and chunk.offset >= head.first for chunk in chunks):
+            return []
+        return [f"the snapshot of epoch {epoch} is stored, and not all of it is there"]
     return [f"a snapshot of epoch {epoch} was asked for, and nobody stored it"]
 
 

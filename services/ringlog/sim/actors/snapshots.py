@@ -22,6 +22,7 @@ from ringlog.log.archive import Archive
 from ringlog.log.beginning import SnapshotTopic
 from ringlog.log.errors import LogError
 from ringlog.log.folding import Start
+from ringlog.log.snapshots import CHUNK_BYTES
 from ringlog.protocol.effects import At, Newest
 from ringlog.protocol.role import superseded
 from ringlog.sim.at_once import IDENTITY, PlaceAtOnce, TopicAtOnce
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from ringlog.sim.simulation import LogEndsState, Simulation
 
 PAUSES_US: Final = (1 * MS, 5 * MS, 20 * MS, 60 * MS, 700 * MS)
+CHUNKS_BYTES: Final = (1_500, 6_000, CHUNK_BYTES)
+"""The state of a run is one chunk as it ships."""
 LOOK_US: Final = 40 * MS
 LOOKS: Final = 100
 RETRY_US: Final = SECOND
@@ -57,8 +60,8 @@ class Acting(Protocol):
 class _Forgetful(SnapshotTopic):
     """What is stored once, where that was ordered, is another state: its writer has a defect."""
 
-    def __init__(self, records: TopicAtOnce, ends: LogEndsState) -> None:
-        super().__init__(records)
+    def __init__(self, records: TopicAtOnce, ends: LogEndsState, chunk_bytes: int) -> None:
+        super().__init__(records, chunk_bytes)
         self._log_ends = ends
 
     def store(
@@ -79,7 +82,7 @@ class SimSnapshots:
         self._sim = sim
         self._worker = worker
         self._chance = Chance(sim.world.seed, f"snapshots/{worker.instance}")
-        topic = _Forgetful(TopicAtOnce(sim.broker, SNAPSHOTS, ends.deaths, host), ends)
+        topic = _Forgetful(TopicAtOnce(sim.broker, SNAPSHOTS, ends.deaths, host), ends, self._chance.pick(CHUNKS_BYTES))
         archive = None if ends.files is None else Archive(PlaceAtOnce(ends.files, ends.deaths))
         log = TopicAtOnce(sim.broker, METADATA, ends.deaths, host)
         log_ends = LogEnds(log, lambda: topic, log.delete_before, archive, self._published, self._acts, self._count)

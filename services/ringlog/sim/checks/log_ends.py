@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ringlog.kernel.changes import EpochChange
 from ringlog.kernel.outcome import Entry
+from ringlog.kernel.settings import setting
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Epoch
 from ringlog.log.folding import Start
@@ -23,10 +24,23 @@ class Beginnings(Check):
         super().__init__(sim)
         self._behind: dict[int, Epoch] = {}
         self._begin = 0
+        self._unmarked: dict[Epoch, int] = {}
 
     def applied(self, before: ClusterState, after: ClusterState, item: Entry, offset: int) -> None:
         """The true log has one more record."""
         self._behind[offset + 1] = after.epoch
+        ends, size = self.sim.log_ends, setting(before, "snapshot_bytes")
+        records = self.sim.broker.partition(METADATA).records
+        if str(after.epoch) not in after.snapshots:
+            ends.unmarked_bytes += len(records[offset - records[0].offset].value)
+        else:
+            if item.submitter.startswith("coordinator"):
+                known = self._unmarked.get(item.since_epoch, size)  # when it was asked for
+                if known < size and not setting(before, "snapshot_entries"):
+                    self.sim.broken("log_ends", f"a snapshot after {known} bytes, {size} are one's")
+                self.sim.did["snapshots", "by size"] += 1
+            ends.unmarked_bytes = 0
+        self._unmarked[after.epoch] = ends.unmarked_bytes
 
     def begins(self, reader: str, start: Start) -> None:
         """A reader begins."""
