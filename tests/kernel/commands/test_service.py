@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import product
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ringlog.kernel.commands.movements import Assassinate, Join, Leave, Remove, Replace
@@ -186,6 +186,7 @@ places = st.lists(
 
 
 @given(places, st.integers(1, 7), st.lists(st.integers(0, 8), max_size=4))
+@example([("dc1", "r1")] * 3 + [("dc2", "r1")] * 3, 3, [0, 1, 2])
 def test_members_are_spread_as_evenly_as_the_nodes_allow(
     where: list[tuple[str, str]], size: int, by_hand: list[int]
 ) -> None:
