@@ -116,8 +116,8 @@ class LogColumns:
 
     ``life``: rows that other tables of its name left are passed over; None: all rows are the table's. ``out``: columns
     that are left out, so what they would have is undecoded. ``with_epoch``: one more column, ``cdc$epoch``: the epoch
-    by which the write was decided, null where that is not said. ``lost``: the epoch with which the table lost its name
-    while it was read; rows of those that got it then are not passed over, but end the reading.
+    by which the write was decided, null where that is not said. ``life_end``: the epoch with which the table lost its
+    name while it was read; rows of those that got it then are not passed over, but end the reading.
     """
 
     def __init__(
@@ -126,18 +126,18 @@ class LogColumns:
         life: NamedLife | None = None,
         out: frozenset[str] = frozenset(),
         with_epoch: bool = False,
-        lost: Epoch | None = None,
+        life_end: Epoch | None = None,
     ) -> None:
         self.table = table
         self.life = life
         self.out = out
         self.with_epoch = with_epoch
-        self.lost = lost
+        self.life_end = life_end
 
     def is_mine(self, epoch: int) -> bool:
         """Is a row that was decided by that epoch one of the table's? Raises TablesForgotten, TableReplaced."""
-        if self.lost is not None and epoch >= self.lost:
-            raise TableReplaced(f"{self.table.keyspace}.{self.table.name}", self.table.id, self.lost)
+        if self.life_end is not None and epoch >= self.life_end:
+            raise TableReplaced(f"{self.table.keyspace}.{self.table.name}", self.table.id, self.life_end)
         if self.life is not None and not self.life.knows(epoch):
             raise TablesForgotten(f"{self.table.keyspace}.{self.table.name}", epoch)
         return self.life is None or self.life.has(epoch)
@@ -146,11 +146,11 @@ class LogColumns:
         """The same, with what was found out of the past of the table's name."""
         assert self.life is not None, "one that is of all rows knows enough"
         life = replace(self.life, first=whole.first, known=whole.known)
-        return LogColumns(self.table, life, self.out, self.with_epoch, self.lost)
+        return LogColumns(self.table, life, self.out, self.with_epoch, self.life_end)
 
-    def until(self, lost: Epoch | None) -> LogColumns:
+    def until(self, life_end: Epoch | None) -> LogColumns:
         """The same, of a table that lost its name at that epoch, or has it."""
-        return LogColumns(self.table, self.life, self.out, self.with_epoch, lost)
+        return LogColumns(self.table, self.life, self.out, self.with_epoch, life_end)
 
     def schema(self) -> pa.Schema:
         """The Arrow schema of the batches."""

@@ -69,14 +69,14 @@ class ReadSettings:
 @dataclass(frozen=True)
 class CdcRange(InputPartition):
     """Records [begin, end) of one partition; ``place``: the core's place at ``begin``, of this partition only;
-    ``lost``: the epoch with which the table has lost its name since the query began.
+    ``life_end``: the epoch with which the table has lost its name since the query began.
     """
 
     partition: int
     begin: int
     end: int
     place: str
-    lost: Epoch | None = None
+    life_end: Epoch | None = None
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ class Scan:
         finally:
             schema.close()
 
-    def lost(self, table_id: str) -> Epoch | None:
+    def life_end(self, table_id: str) -> Epoch | None:
         """The epoch with which that table lost its name; None: it has it. This knows of all epochs by which rows that
         are in the topic by now were decided.
 

@@ -112,7 +112,7 @@ def batches(settings: ReadSettings, columns: LogColumns, found: CdcRange | Whole
     Raises TablesForgotten where that does not tell whose they are; TableReplaced.
     """
     if isinstance(found, CdcRange):
-        columns = columns.until(found.lost)
+        columns = columns.until(found.life_end)
     for rows in rows_of(settings, found):
         try:
             batch = batch_of(columns, rows, found.partition)
@@ -191,8 +191,8 @@ class CdcStreamReader(DataSourceStreamReader):
             return []
         path = [end.get("from", start["place"]), *end.get("left", ()), end["place"]]
         ranges = ranges_along([ConsumerProgress.from_json(place) for place in path])
-        lost = self._lost() if ranges else None
-        return [replace(one, lost=lost) for one in ranges]
+        life_end = self._life_end() if ranges else None
+        return [replace(one, life_end=life_end) for one in ranges]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """A task."""
@@ -205,10 +205,10 @@ class CdcStreamReader(DataSourceStreamReader):
             self._scan.close()
             self._scan = None
 
-    def _lost(self) -> Epoch | None:
+    def _life_end(self) -> Epoch | None:
         """When the table lost its name, if it had it when the query began."""
         life = self._columns.life
-        return self._driver().lost(self._columns.table.id) if life is not None and life.end is None else None
+        return self._driver().life_end(self._columns.table.id) if life is not None and life.end is None else None
 
     def _driver(self) -> Scan:
         if self._scan is None:
