@@ -109,7 +109,8 @@ def show_rules(delays: Folder = None, as_json: Json = False) -> None:
         return
     table = Table("rule", "does", "for", "to entries with", "holds now", box=None, padding=(0, 2))
     for rule in rules:
-        waiting = "\n".join(_waiting(each) for each in held if each.rule == rule.name)
+        # What several readers of one participant wait for (a node's replica, its copy of the log) is one line.
+        waiting = "\n".join(dict.fromkeys(_waiting(each) for each in held if each.rule == rule.name))
         match = ", ".join(f"{key} {value}" for key, value in asdict(rule.match).items() if value)
         cells = (rule.name, _does(rule), ", ".join(rule.participants) or "everybody", match or "anything", waiting)
         table.add_row(*(printable_lines(cell) for cell in cells))
