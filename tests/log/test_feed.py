@@ -12,10 +12,10 @@ import pytest
 
 from ringlog.kernel.commands.cluster import InitializeCluster, Noop
 from ringlog.kernel.fold import fold
-from ringlog.kernel.state import EMPTY_STATE, ClusterState
+from ringlog.kernel.state import EMPTY_STATE, ClusterState, PreparedGeneration
 from ringlog.log.author import Author
 from ringlog.log.errors import LogForked
-from ringlog.log.feed import Feed
+from ringlog.log.feed import HEAVY, Feed, weight_of
 from ringlog.log.folding import FoldedRecord, Start, follow
 from ringlog.log.port import LogRecord, LogTail
 from ringlog.log.replica import LogReplica
@@ -114,6 +114,44 @@ def test_of_a_long_backlog_little_is_kept(log: FaultyLog, write: Write) -> None:
         read_up(replica)
         gc.collect()
         assert sum(type(one) is FoldedRecord for one in gc.get_objects()) <= 12
+
+
+def test_who_is_away_for_a_transaction_folds_nothing_twice(
+    log: FaultyLog, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(1)
+    replica = LogReplica(log)
+    feed = Feed(replica, 0)
+    with replica:
+        read_up(replica)
+        write(1_000)
+        read_up(replica)
+        wanted = shown(all_of(log))
+        monkeypatch.setattr(log, "tail", None)
+        assert shown(list(feed.take())) == wanted
+
+
+def test_what_grows_with_the_ring_weighs_more(log: FaultyLog, author: Author) -> None:
+    replica = LogReplica(log)
+    feed = Feed(replica, 0, 3 * HEAVY)
+    state = EMPTY_STATE
+    with replica:
+        for command in (InitializeCluster("tests", ()), *[Noop()] * 5):
+            encoded = author.entry(state, command)
+            state = fold(state, encoded.entry).state
+            log.append([encoded.data])
+        read_up(replica)
+        assert feed._weight == len(feed._kept) == 6
+        before, made = (
+            state,
+            FoldedRecord(99, author.entry(state, Noop()).entry, feed._kept[-1][1].outcome, state, state),
+        )
+        heavy = replace(made, after=replace(before, prepared=PreparedGeneration("g", None, b"", 0, ())))
+        assert (weight_of(made), weight_of(heavy)) == (1, HEAVY)
+        for _ in range(4):
+            feed._hear(heavy.before, heavy.after, heavy.item, heavy.outcome, heavy.offset)
+        assert feed._weight == 3 * HEAVY
+        assert len(feed._kept) == 3
 
 
 def test_the_feed_of_an_epoch_to_come_has_no_state_yet(log: FaultyLog, write: Write) -> None:

@@ -1,9 +1,12 @@
 """What a replica folds, for one thread that may be slower than the replica and must miss nothing.
 
 A ``Feed`` gives every record after a certain epoch, in order, each once. What the replica folds is handed over, so
-nobody folds it twice. But the replica does not wait, and states are not piled up without bound: at most ``KEPT_MAX``
-records are kept, the newest. Who is further behind folds the log by himself, from where he stands, until what is kept
-follows. So the memory of a feed is its own state and those few, however long its reader takes.
+nobody folds it twice. But the replica does not wait, and states are not piled up without bound: records of a weight of
+at most ``KEPT_MAX`` are kept, the newest. Who is further behind folds the log by himself, from where he stands, until
+what is kept follows. So the memory of a feed is its own state and those few, however long its reader takes.
+
+A record weighs 1, as many of them as a cluster commits while its publisher writes a transaction; one that changes a
+part which grows with the ring weighs ``HEAVY``, for its state shares less with the one before it.
 
 The feed is made before the replica starts, and takes its own start when the replica passes it.
 """
@@ -22,24 +25,25 @@ from ringlog.log.folding import FoldedRecord, Start, follow
 from ringlog.log.port import LogTail
 from ringlog.log.replica import LogReplica
 
-KEPT_MAX = 1_000
-"""What one look at the log brings at most: a reader that is not slow never folds by itself. Kept states share what is
-the same in them; of a large cluster each step of a join has some hundred KB of its own.
-"""
+KEPT_MAX, HEAVY = 2_000, 20
+GROWING = ("placements", "generations", "prepared", "tablets", "operations")
+"""The parts of the state that grow with the number of ranges."""
 POLL_S = 0.2
 
 
 class Feed:
     """All that ``replica`` folds after ``epoch``, which it has not passed. ``take`` is for one thread.
 
-    ``kept_max``: how many records are kept for a slow reader.
+    ``kept_max``: what the records weigh that are kept for a slow reader; one is kept in any case.
     """
 
     def __init__(self, replica: LogReplica, epoch: Epoch, kept_max: int = KEPT_MAX) -> None:
         self._log = replica.log
         self._epoch = epoch
         self._lock = threading.Lock()
-        self._kept: deque[tuple[int, FoldedRecord]] = deque(maxlen=kept_max)
+        self._kept: deque[tuple[int, FoldedRecord]] = deque()
+        self._kept_max = kept_max
+        self._weight = 0
         self._heard = self._taken = 0
         self._at: Start | None = None
         self._tail: LogTail | None = None
@@ -66,7 +70,7 @@ class Feed:
         while True:
             with self._lock:
                 self._forget_taken()
-                made = self._kept.popleft()[1] if self._kept and self._kept[0][0] == self._taken else None
+                made = self._pop() if self._kept and self._kept[0][0] == self._taken else None
             if made is not None:
                 self._let_go()
                 yield self._took(made)
@@ -82,8 +86,12 @@ class Feed:
     ) -> None:
         with self._lock:
             if self._at is not None:
-                self._kept.append((self._heard, FoldedRecord(offset, item, outcome, before, after)))
+                made = FoldedRecord(offset, item, outcome, before, after)
+                self._kept.append((self._heard, made))
+                self._weight += weight_of(made)
                 self._heard += 1
+                while self._weight > self._kept_max and len(self._kept) > 1:
+                    self._pop()
             elif after.epoch == self._epoch:
                 self._at = Start(after, offset + 1)
 
@@ -95,7 +103,13 @@ class Feed:
 
     def _forget_taken(self) -> None:
         while self._kept and self._kept[0][0] < self._taken:
-            self._kept.popleft()
+            self._pop()
+
+    def _pop(self) -> FoldedRecord:
+        """The oldest record that is kept: not any more."""
+        _, made = self._kept.popleft()
+        self._weight -= weight_of(made)
+        return made
 
     def _folded_here(self) -> Iterator[FoldedRecord]:
         """Read the log from where the reader stands until what is kept follows, or nothing comes."""
@@ -127,3 +141,10 @@ class Feed:
         self._at = made.next
         self._taken += 1
         return made
+
+
+def weight_of(made: FoldedRecord) -> int:
+    """What keeping a record costs, in small ones."""
+    before, after = made.before, made.after
+    is_heavy = any(getattr(before, part) is not getattr(after, part) for part in GROWING)
+    return HEAVY if is_heavy else 1
