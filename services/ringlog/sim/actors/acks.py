@@ -31,21 +31,14 @@ class AcksWorker(AskingWorker):
         super().__init__(sim, host, committed)
         self._inbox: list[SimRecord] = []
         self._read = 0
-        self._tails: list[SimTail] = []
         self.replica.in_time |= {ReadAcks: self._all_acks, Accept: self._accept, NewAcks: self._new_acks}
-
-    def close(self) -> None:
-        """Let go of readers."""
-        super().close()
-        for tail in self._tails:
-            tail.close()
 
     def listen(self) -> list[SimTail]:
         """Hear what comes in from now on."""
         return [self.sim.broker.tail(self.host, ACKS, 0, self._read, self._take_acks)]
 
     def _accept(self, _: Accept) -> Step:
-        self._tails = self.listen()
+        self.tails += self.listen()
         yield from self.client.start()
 
     def _all_acks(self, _: ReadAcks) -> Step:

@@ -8,7 +8,7 @@ from ringlog.protocol.load_book import Heard
 from ringlog.protocol.role import Accept
 from ringlog.sim.actors.asking import AFTER_REFUSAL_US, AskingWorker
 from ringlog.sim.actors.role import NEWS_US
-from ringlog.sim.broker import LOAD, SimRecord, SimTail
+from ringlog.sim.broker import LOAD, SimRecord
 from ringlog.sim.memo import cached_load
 from ringlog.sim.replica import Step
 
@@ -17,7 +17,6 @@ class BalancerWorker(AskingWorker):
     """One instance of the balancer."""
 
     role = ROLE
-    _tail: SimTail | None = None
 
     def work(self) -> Step:
         """Look at every change, for ever."""
@@ -26,19 +25,13 @@ class BalancerWorker(AskingWorker):
         self.replica.in_time |= {ReadLoads: self._all_loads, Accept: self._accept, NewLoads: self._new_loads}
         return self.replica.perform(balance())
 
-    def close(self) -> None:
-        """Let go of readers."""
-        super().close()
-        if self._tail is not None:
-            self._tail.close()
-
     def _all_loads(self, _: ReadLoads) -> Step:
         records = yield from self.read(LOAD)
         self._read = records[-1].offset + 1 if records else 0
         return heard(records)
 
     def _accept(self, _: Accept) -> Step:
-        self._tail = self.sim.broker.tail(self.host, LOAD, 0, self._read, self._take)
+        self.tails.append(self.sim.broker.tail(self.host, LOAD, 0, self._read, self._take))
         yield from self.client.start()
 
     def _new_loads(self, effect: NewLoads) -> Step:

@@ -1,6 +1,7 @@
 """A member's copy of the log on the simulated disk: what may be acknowledged, and with what it goes on, is as it ships.
 
-It begins where the run does, or with a snapshot. On the host's disk: ``log``.
+Retold is the loop around that: in production it blocks on a reader of the log and writes to a file, whose damage is
+tested there (``ringlog.node.log_copy``). It begins where the run does, or with a snapshot. On the host's disk: ``log``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""A reference node on the simulated world: performs the steps of ``ringlog.node.protocol`` on virtual time."""
+"""A reference node on the simulated world: performs the steps of ``ringlog.node.protocol`` on virtual time.
+
+Retold is the end of a node whose disk has failed: the process gives a thread a moment for its last word, here a moment
+passes, and an operator deletes the rows.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A producer of base-table writes: mutations keyed by (table, partition key), as an application would send them."""
+"""A producer of base-table writes: mutations keyed by (table, partition key), as an application would send them.
+
+Nothing is retold: what an application writes is the load of a run, and its sends are the Kafka client's business.
+"""
 
 from __future__ import annotations
 

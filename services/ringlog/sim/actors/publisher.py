@@ -18,7 +18,7 @@ from ringlog.log.folding import follow
 from ringlog.protocol.publisher import Announce, Diverge, Follow, LastPublished, NextStates, Restore, publish
 from ringlog.protocol.role import Accept
 from ringlog.sim.actors.role import Worker
-from ringlog.sim.broker import CHANGES, METADATA, SimRecord, SimTail
+from ringlog.sim.broker import CHANGES, METADATA, SimRecord
 from ringlog.sim.memo import cached_change
 from ringlog.sim.replica import Step
 from ringlog.sim.world import Signal
@@ -29,7 +29,6 @@ class PublisherWorker(Worker):
 
     role = "publisher"
     written = CHANGES
-    _tail: SimTail | None = None
 
     def work(self) -> Step:
         """Publish every epoch once, for ever."""
@@ -49,19 +48,13 @@ class PublisherWorker(Worker):
         }
         return self.replica.perform(publish(self.direct.steps, self.sim.changes))
 
-    def close(self) -> None:
-        """Let go of readers."""
-        super().close()
-        if self._tail is not None:
-            self._tail.close()
-
     def _diverge(self, effect: Diverge) -> None:
         self.sim.broken("publisher", effect.why)
 
     def _follow(self, effect: Follow) -> ClusterState:
         start = self.sim.begin(self.name, 0 if effect.last is None else effect.last.epoch - 1)
         self._state = self.sim.log.states[start.state.epoch]
-        self._tail = self.sim.broker.tail(self.host, METADATA, 0, start.position, self._take)
+        self.tails.append(self.sim.broker.tail(self.host, METADATA, 0, start.position, self._take))
         return self._state
 
     def _take(self, records: list[SimRecord]) -> None:

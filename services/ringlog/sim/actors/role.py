@@ -20,7 +20,7 @@ from ringlog.log.recent import LAST_ALONE, RecentEntries
 from ringlog.protocol.direct import RoleRefused
 from ringlog.protocol.role import Acts, Initialise, Look, superseded, take_role
 from ringlog.sim.actors.snapshots import SimSnapshots
-from ringlog.sim.broker import NotOwner
+from ringlog.sim.broker import NotOwner, SimTail
 from ringlog.sim.replica import SimAuthor, SimReplica, Step, draw_of
 from ringlog.sim.transactions import SimTransactions
 from ringlog.sim.world import MS, SECOND, Ended, Process, SimHost, Unanswered
@@ -58,6 +58,7 @@ class Worker(ABC):
         self._snapshots: SimSnapshots | None = None
         self._looks_after = sim.log_ends.looked_after and looks_after(self.role)
         self.replica.recent = RecentEntries(LAST_ALONE, keeps_mark=self._looks_after)
+        self.tails: list[SimTail] = []
 
     def run(self) -> Step:
         """Take the role over, then work, until ``Ended`` is raised."""
@@ -72,6 +73,8 @@ class Worker(ABC):
     def close(self) -> None:
         """Let go of readers."""
         self.replica.close()
+        for tail in self.tails:
+            tail.close()
         if self._snapshots is not None:
             self._snapshots.close()
 

@@ -10,7 +10,7 @@ from ringlog.protocol.role import Accept
 from ringlog.protocol.validator import Meanwhile, ReadResults, Requests, Trim, answer_requests
 from ringlog.protocol.validator_values import Ack, Publish, Shown, StopInstance, folded
 from ringlog.sim.actors.role import NEWS_US, Worker
-from ringlog.sim.broker import REQUESTS, RESULTS, SimRecord, SimTail
+from ringlog.sim.broker import REQUESTS, RESULTS, SimRecord
 from ringlog.sim.memo import cached_requests, cached_result
 from ringlog.sim.replica import Step
 from ringlog.sim.world import Ended
@@ -26,7 +26,6 @@ class ValidatorWorker(Worker):
 
     role = "validator"
     written = RESULTS
-    _tail: SimTail | None = None
 
     def work(self) -> Step:
         """Answer requests for ever."""
@@ -53,17 +52,11 @@ class ValidatorWorker(Worker):
         steps = answer_requests(self.instance, self.term, self.direct.steps, self.draw, self._folding, *most)
         return self.replica.perform(steps)
 
-    def close(self) -> None:
-        """Let go of readers."""
-        super().close()
-        if self._tail is not None:
-            self._tail.close()
-
     def _folding(self, state: ClusterState, encoded: EncodedEntry) -> Folded:
         return folded(state, encoded) if self.replica.alone else self.sim.folding(state, encoded.data)
 
     def _accept(self, _: Accept) -> None:
-        self._tail = self.sim.broker.tail(self.host, REQUESTS, 0, self.committed, self._take)
+        self.tails.append(self.sim.broker.tail(self.host, REQUESTS, 0, self.committed, self._take))
 
     def _take(self, records: list[SimRecord]) -> None:
         self._inbox.extend(records)
