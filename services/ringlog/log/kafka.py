@@ -43,11 +43,9 @@ _new_record = maker_of(LogRecord)
 Isolation = Literal["read_uncommitted", "read_committed"]
 
 LOST = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
-_SEEMS_MISSING = (KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC)
-"""What the client makes up by itself: of a topic that is missing, and also of one whose broker was just killed."""
-MISBELIEFS = (*_SEEMS_MISSING, KafkaError.UNSUPPORTED_VERSION)
-"""What a client may go on to believe, against the broker's word, after the broker was away, or so busy that it did not
-say in time which versions it speaks: then old ones are spoken, which it refuses. A client made anew asks anew.
+MISBELIEFS = (KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC)
+"""What the client makes up by itself: of a topic that is missing, and also of one whose broker was just killed. One
+that has lived through that may go on to believe it, against the broker's word; a client made anew asks anew.
 """
 
 
@@ -243,7 +241,7 @@ class KafkaLog:
 
     def _is_missing(self, asker: Consumer, error: KafkaError, timeout_s: float) -> bool:
         """Does a broker say so?"""
-        if error.code() not in _SEEMS_MISSING:
+        if error.code() not in MISBELIEFS:
             return error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
         try:
             found = asker.list_topics(self._topic, timeout=timeout_s).topics.get(self._topic)
