@@ -80,10 +80,10 @@ from ringlog.log.topics import RECORD_BYTES_MAX
 from ringlog.node.protocol.groups import WORDS_MAX
 from ringlog.node.tries import REASON_LENGTH_MAX as TRIED_LENGTH_MAX
 from ringlog.node.tries import TOLD_MAX
-from ringlog.wire.changes import encode_change_record
 from ringlog.wire.records import FailedTries, NodeAck, encode_node_ack
 from tests.kernel.entries import applied, entry, founded, random_command, uuid, with_normal_nodes
 from tests.wire import test_zones_carried
+from tests.wire.test_zones_carried import size
 
 FRAMING_BYTES = 1_024
 """More than Kafka adds to a record that travels alone."""
@@ -91,12 +91,6 @@ FRAMING_BYTES = 1_024
 LATEST = 2**62
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 names = st.just("n" * 100)
-
-
-def size(record: ChangeRecord) -> int:
-    """The bytes of a record's key and value."""
-    _, key, value = encode_change_record(record)
-    return len(key) + len(value or b"")
 
 
 def sizes(state: ClusterState) -> dict[str, int]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ringlog.kernel import carried
 from ringlog.kernel.carried import CHANGE_BYTES_MAX, weight_of_partition
-from ringlog.kernel.changes import diff
+from ringlog.kernel.changes import ChangeRecord, diff
 from ringlog.kernel.commands.nodes import DeclareDown
 from ringlog.kernel.commands.rebalances import (
     CancelRebalance,
@@ -48,12 +48,18 @@ from ringlog.kernel.zones.model import (
 )
 from ringlog.kernel.zones.queue import STEPS_MAX
 from ringlog.kernel.zones.rebalance import CHAIN_MAX, RESULTS
+from ringlog.wire.changes import encode_change_record
 from tests.kernel.entries import applied, entry, founded, node, uuid
-from tests.wire.test_carried import size
 
 LATEST = 2**62
 NAME = "z" * 48
 IDS = tuple(uuid(number, space=2) for number in range(1, REPLICAS_MAX + 1))
+
+
+def size(record: ChangeRecord) -> int:
+    """The bytes of a record's key and value."""
+    _, key, value = encode_change_record(record)
+    return len(key) + len(value or b"")
 
 
 def size_of(partition: ZonePartition) -> int:
