@@ -81,7 +81,7 @@ class DataNode:
         )
         self.tries = Tries()
         self.peers = Peers(self.world.find, trust)
-        self.puller = Puller(self.host, self.peers, self.tries, SystemClock())
+        self.puller = Puller(self.host, self.peers, self.tries, SystemClock(), threading.Event())
         self.server.start()
         self.is_up = True
         self.follow()

@@ -22,10 +22,12 @@ from ringlog.node.holder import Holder, RowFetch
 from ringlog.node.memory_rows import MemoryRows
 from ringlog.node.pages import Body, StreamBroken, grouped, received, sent
 from ringlog.node.protocol.stream import GainedRows
-from ringlog.node.pull import cells_of
+from ringlog.node.pull import Puller, cells_of
 from ringlog.node.register_host import RegisterHost
 from ringlog.node.row_stream import RowPull, bodies, rows_of
 from ringlog.node.store import RowVersion, checksum, order
+from ringlog.node.tries import Tries
+from ringlog.runtime.clock import SystemClock
 from ringlog.wire.cells import Key, RegisterCell, key_of
 from ringlog.wire.data import (
     BAD_CELL,
@@ -284,6 +286,23 @@ def test_rows_are_given_once_the_source_may(source: Source) -> None:
     found = source.pulled()
     assert found == source.expected()
     assert found
+
+
+def test_a_node_that_stops_asks_for_rows_no_more(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who stops the node waits for the thread of each stream before it stops the puller."""
+    stopping, stream, calls = threading.Event(), source.peers.stream, list[object]()
+
+    def stopped_meanwhile(*arguments: object) -> Iterator[bytes]:
+        calls.append(arguments)
+        assert not stopping.is_set(), "nobody is asked by a node that stops"
+        if len(calls) == 2:
+            stopping.set()
+        yield from stream(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(source.peers, "stream", stopped_meanwhile)
+    puller = Puller(source.host, source.peers, Tries(), SystemClock(), stopping)
+    puller.carry_out(source.fetch, source.pull(), lambda: True, lambda: source.state, "n1")
+    assert stopping.is_set()
 
 
 def test_a_stream_of_rows_goes_on_after_what_has_come(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:

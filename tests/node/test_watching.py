@@ -39,7 +39,7 @@ def test_a_look_shows_what_the_pieces_have(tmp_path: Path) -> None:
         rows = DiskRows(options.folder / ROWS, folder.node)
         open_.callback(rows.close)
         holder = Holder(folder.node, rows)
-        data = DataSide(folder, options, holder, ManualClock(NOW), replica, lambda: None)
+        data = DataSide(folder, options, holder, ManualClock(NOW), replica, lambda: None, stopping)
         open_.callback(data.stop)
         tail = MutationsTail("127.0.0.1:1", "c", "n1")
         open_.callback(tail.close)

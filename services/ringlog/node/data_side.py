@@ -46,6 +46,7 @@ class DataSide:
     """The registers of the node of ``folder``. ``port``: where they are served; the last one, if it is free.
     ``tries``: streams of registers or rows that were asked for in vain. ``asking``: what peers are asked of the log
     that ``replica`` follows; they are answered from ``copy``, where the node has one, and from what it applied last.
+    ``stopping``: set when the node is to end; no stream goes on then.
 
     Raises NodeFailed where the disk does not hold what the node has acknowledged.
     """
@@ -58,6 +59,7 @@ class DataSide:
         clock: Clock,
         replica: LogReplica,
         copy: Callable[[], LogOnDisk | None],
+        stopping: threading.Event,
     ) -> None:
         self._replica = replica
         replica.recent = RecentEntries()
@@ -90,7 +92,7 @@ class DataSide:
         self.port = self._server.port
         folder.keep_data_port(self.port)
         self.tries = Tries()
-        self._puller = Puller(self._host, self._peers, self.tries, clock)
+        self._puller = Puller(self._host, self._peers, self.tries, clock, stopping)
         self._failure: BaseException | None = None
         self._thread: threading.Thread | None = None
 

@@ -111,7 +111,9 @@ class NodeProcess:
         self._replicas = Followers(self._holder)
         self._tail = MutationsTail(bootstrap, cluster, options.name)
         self._watch: TopicWatch | None = None
-        self._data = DataSide(self._folder, options, self._holder, clock, client.replica, lambda: self._copy.entries)
+        self._data = DataSide(
+            self._folder, options, self._holder, clock, client.replica, lambda: self._copy.entries, stopping
+        )
         self._acks = Acks(bootstrap, cluster, self._folder.keep, self._tail.ends_now, stopping)
         self._copy = self._member_copy()
         self._agreement = Agreement(

@@ -56,15 +56,15 @@ class Pull(Protocol):
 
 class Puller:
     """Performs ``stream``, and fetches what a node's registers wait for, one thread for each stream. ``start`` when
-    there may be new ones.
+    there may be new ones. All end when the node is ``stopping``.
     """
 
-    def __init__(self, host: RegisterHost, peers: Peers, tries: Tries, clock: Clock) -> None:
+    def __init__(self, host: RegisterHost, peers: Peers, tries: Tries, clock: Clock, stopping: threading.Event) -> None:
         self._host = host
         self._peers = peers
         self._tries = tries
         self._clock = clock
-        self._stopping = threading.Event()
+        self._stopping = stopping
         self._lock = threading.Lock()
         self._threads: dict[RegisterFetch, threading.Thread] = {}
 
