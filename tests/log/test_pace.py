@@ -14,7 +14,7 @@ from ringlog.kernel.commands.cluster import Noop
 from ringlog.log import replica as replicas
 from ringlog.log.kafka import at_ease, reader_config
 from ringlog.log.memory import MemoryLog
-from ringlog.log.pace import DENSE, DENSE_PAUSES, LOOKS, PAUSE, LooksToSpare, Pace
+from ringlog.log.pace import BEHIND, DENSE, DENSE_PAUSES, LOOKS, PAUSE, LooksToSpare, Pace
 from ringlog.log.replay import catch_up
 from ringlog.log.replica import LogReplica
 from tests.client.mini_validator import MiniValidator
@@ -47,6 +47,12 @@ def test_in_a_dense_stream_it_looks_more_seldom_and_goes_back_to_its_pace_behind
         now += dense[-1]
     assert dense[-50:] == [DENSE_PAUSES * PAUSE] * 50
     assert looks.rest(now, DENSE - 1) == PAUSE
+
+
+def test_who_is_behind_does_not_rest_and_owes_nothing_for_it() -> None:
+    looks = LooksToSpare()
+    assert not any(looks.rest(0, BEHIND) for _ in range(10_000))
+    assert not any(looks.rest(0) for _ in range(LOOKS)), "it has all of them to spare"
 
 
 @pytest.mark.parametrize("records", [1, DENSE])

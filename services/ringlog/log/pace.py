@@ -7,6 +7,7 @@ reader has ``LOOKS`` looks to spare, and gets one more each ``PAUSE``:
 - What happens now and then, and the steps of an operation, it sees at once.
 - In a stream of commits it looks once in ``PAUSE`` and takes what came meanwhile together; in one so dense that a look
   brings ``DENSE`` records, once in ``DENSE_PAUSES`` of them.
+- Who is behind, so that a look brings ``BEHIND`` records, does not rest.
 - While something of its process waits for the log (``Pace.hurry``) it never rests.
 
 Its Kafka client must not fetch ahead meanwhile: see ``ringlog.log.kafka.at_ease``.
@@ -26,6 +27,7 @@ LOOKS: Final = 20
 PAUSE: Final[Micros] = 20_000
 DENSE: Final = 32
 DENSE_PAUSES: Final = 3
+BEHIND: Final = 500
 """A look costs a process of an agent or a node about as much as 100 entries, and the broker as much as 10."""
 
 
@@ -41,6 +43,8 @@ class LooksToSpare:
         """One more look has brought this many records; how long to rest before the next. ``now``: of a clock that does
         not go back.
         """
+        if records >= BEHIND:
+            return 0
         cost = self._pause * (DENSE_PAUSES if records >= DENSE else 1)
         latest = now + self._spare + cost  # who did not rest when it was time owes nothing
         used = now if self._used_until is None else max(self._used_until, now)

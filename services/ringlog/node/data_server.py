@@ -159,7 +159,8 @@ class DataServer:
             with self._hurried(request.epoch):
                 found = self._host.answered(request)
         except NodeFailed as failed:
-            context.abort(grpc.StatusCode.ABORTED, f"nobody knows whether that was done: {failed}")
+            unknown = "nobody knows whether it was written: " if isinstance(request, WriteRequest) else ""
+            context.abort(grpc.StatusCode.ABORTED, f"{unknown}{failed}")
         if isinstance(found, Behind):
             self._named(request.epoch)
         return found
