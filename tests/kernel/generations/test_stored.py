@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,6 +17,7 @@ from ringlog.kernel.generations.canonical import size_of_canonical
 from ringlog.kernel.generations.describe import generate
 from ringlog.kernel.generations.packed import PackedRanges, as_ranges, packed
 from ringlog.kernel.generations.stored import canonical_pieces, read_generations, stored_generations
+from ringlog.kernel.ring.shards import SHARDS_MAX
 from ringlog.kernel.state import Forgotten, Generation, Node
 from ringlog.kernel.swift import replaced
 from ringlog.kernel.values import TOKEN_MAX, TOKEN_MIN, GenerationRange, Position, Token
@@ -124,3 +127,19 @@ def test_other_bytes_are_other_generations_or_refused(seed: int, data: st.DataOb
 def test_bytes_that_are_nothing_are_refused(data: bytes) -> None:
     with pytest.raises(StateUndecodable):
         read_generations(data)
+
+
+@pytest.mark.parametrize("streams", [0, 7, 2_000 * SHARDS_MAX])
+def test_streams_for_which_there_are_no_bytes_take_no_memory(streams: int) -> None:
+    records = encode((generation((), 1, "g"),))
+    ends = np.arange(2_000)
+    new = np.stack((ends, 0 * ends, 0 * ends + SHARDS_MAX), axis=1).astype("<i8")
+    head = np.array((0, 0, len(new), 0, streams), "<i8")
+    data = len(records).to_bytes(8, "little") + records + head.tobytes() + new.tobytes() + bytes(35)
+    tracemalloc.start()
+    try:
+        with pytest.raises(StateUndecodable):
+            read_generations(data)
+        assert tracemalloc.get_traced_memory()[1] < 40 * len(data)
+    finally:
+        tracemalloc.stop()

@@ -86,12 +86,12 @@ def read_generations(data: bytes) -> tuple[Generation, ...]:
             place, runs, new, other, streams = reader.words(5, 1)[0].tolist()
             if not last < place < len(found) or found[place].ranges:
                 raise ValueError("ranges of no generation")
-            ring = _read(before, *(reader.words(2, runs), reader.words(3, new), reader.words(2, other)))
-            if len(ring.tokens) != streams:
-                raise ValueError("another number of streams")
-            ids = _ids(ring, reader.take(_RANDOM_BYTES * streams))
-            columns = PackedRanges(ring.ends, ring.ignored, ring.counts, ids)
-            found[place] = replaced(found[place], ranges=as_ranges(columns))
+            columns = reader.words(2, runs), reader.words(3, new), reader.words(2, other)
+            random = reader.take(_RANDOM_BYTES * streams)
+            ring = _read(before, *columns, streams)
+            ids = _ids(ring, random)
+            ranges = as_ranges(PackedRanges(ring.ends, ring.ignored, ring.counts, ids))
+            found[place] = replaced(found[place], ranges=ranges)
             before, last = ring, place
     except (ValueError, IndexError, OverflowError) as error:
         raise StateUndecodable(f"stored generations, offset {reader.at}: {error}") from error
@@ -180,8 +180,10 @@ def _written(place: int, before: _Ring, ring: _Ring, ranges: Any) -> list[bytes]
     return [*(part.astype(_WORD).tobytes() for part in (head, runs, new, other)), random.tobytes()]
 
 
-def _read(before: _Ring, runs: I64, new: I64, other: I64) -> _Ring:
-    """Raises ValueError or IndexError where there is no such ring."""
+def _read(before: _Ring, runs: I64, new: I64, other: I64, streams: int) -> _Ring:
+    """Raises ValueError or IndexError where there is no such ring. ``streams``: how many it has, for which there are
+    bytes: nothing is made of more.
+    """
     firsts, stops = runs[:, 0], runs[:, 0] + runs[:, 1]
     if (runs < 0).any() or (firsts >= stops).any() or (firsts[1:] < stops[:-1]).any():
         raise ValueError("runs that do not ascend")
@@ -191,7 +193,10 @@ def _read(before: _Ring, runs: I64, new: I64, other: I64) -> _Ring:
     within = np.arange(int(sizes.sum())) - np.repeat(sizes.cumsum() - sizes, sizes)
     if (new[:, 1:] < (0, 1)).any() or (new[:, 1:] > (IGNORE_MSB_MAX, SHARDS_MAX)).any():
         raise ValueError("a range that cannot be")
-    ring = _arranged(before, np.repeat(firsts, sizes) + within, new)
+    kept = np.repeat(firsts, sizes) + within
+    if before.counts[kept].sum() + new[:, 2].sum() != streams:
+        raise ValueError("another number of streams")
+    ring = _arranged(before, kept, new)
     if not len(ring.ends) or (ring.ends[1:] <= ring.ends[:-1]).any():
         raise ValueError("ends that do not ascend")
     if (other[:, 0] < 0).any():
