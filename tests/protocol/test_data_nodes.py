@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from ringlog.kernel.commands.movements import Leave
 from ringlog.kernel.commands.nodes import DeclareDown, DeclareUp, UnregisterNode, UpdateNode
 from ringlog.kernel.commands.zones import AlterZone, SetDataNodes
 from ringlog.kernel.state import ClusterState
@@ -12,6 +13,7 @@ from ringlog.kernel.zones.model import NEVER
 from ringlog.protocol.data_nodes import Timers, due, followed, matching, running
 from ringlog.wire.ids import time_of
 from tests.kernel.entries import applied
+from tests.kernel.zones.placed import with_data
 from tests.kernel.zones.scenes import done, ids, letter, with_zone
 
 FIVE = {"scale_up": 5, "scale_down": 5}
@@ -105,6 +107,18 @@ def test_what_runs_is_over_when_it_says_and_not_before() -> None:
     up, down = running(look.timers, look.state)
     assert (up.fires, down.fires) == (None, down.since)
     assert [command.nodes for command in due(look.timers, look.state, 0)] == [ids("A")]
+
+
+def test_where_all_are_to_leave_their_timer_runs_and_is_shown() -> None:
+    """Nobody else has the data: they go no sooner than those that are down."""
+    state = with_data("AB", "C", replicas=1, scale_up=NEVER, scale_down=7)
+    look = Looks(done(state, Leave(ids("B")[0]), Leave(ids("A")[0])))
+    up, down = running(look.timers, look.state)
+    assert (up.fires, down.nodes) == (None, ids("AB"))
+    assert down.fires is not None
+    assert due(look.timers, look.state, down.fires - 1) == ()
+    (command,) = due(look.timers, look.state, down.fires)
+    assert command.nodes == ()
 
 
 def test_what_is_due_twice_is_done_once() -> None:

@@ -131,10 +131,7 @@ def due(timers: Timers, state: ClusterState, now: Micros) -> tuple[SetDataNodes,
     found = []
     for name, zone in in_order(state.zones):
         nodes, have = timers.matched[name], frozenset(zone.nodes)
-        came, went = nodes - have, have - nodes
-        left = frozenset(node for node in went if state.nodes[node].state == "left")
-        gone = left | unfit(state, zone) & have
-        left = gone if have - gone else left
+        came, went, left = nodes - have, have - nodes, _at_once(state, zone)
         up = came if _is_over(_timer(timers, zone, SCALE_UP, came), now) else frozenset()
         down = went if _is_over(_timer(timers, zone, SCALE_DOWN, went - left), now) else left
         if up or down:
@@ -162,11 +159,18 @@ def running(timers: Timers, state: ClusterState) -> Iterator[RunningTimer]:
     """The timers of all zones that run, or would if their zone let them, as ``followed`` on this state."""
     for name, zone in in_order(state.zones):
         nodes, have = timers.matched[name], frozenset(zone.nodes)
-        at_once = {node for node in have if state.nodes[node].state == "left"} | unfit(state, zone)
-        for kind, differ in ((SCALE_UP, nodes - have), (SCALE_DOWN, have - nodes - at_once)):
+        for kind, differ in ((SCALE_UP, nodes - have), (SCALE_DOWN, have - nodes - _at_once(state, zone))):
             timer = _timer(timers, zone, kind, differ)
             if timer is not None:
                 yield timer
+
+
+def _at_once(state: ClusterState, zone: Zone) -> frozenset[NodeId]:
+    """The data nodes that go without a timer: who has left; who may have none of the data, too, where others stay."""
+    have = frozenset(zone.nodes)
+    left = frozenset(node for node in have if state.nodes[node].state == "left")
+    gone = left | unfit(state, zone) & have
+    return gone if have - gone else left
 
 
 def _timer(timers: Timers, zone: Zone, name: str, nodes: frozenset[NodeId]) -> RunningTimer | None:
