@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 PAUSES_US: Final = (1 * MS, 5 * MS, 20 * MS, 60 * MS, 700 * MS)
 CHUNKS_BYTES: Final = (2_500, *[CHUNK_BYTES] * 4)
-"""The state of a run is one chunk as it ships; few runs have more, in which a death meets a chunk and seldom the rest."""
+"""The state of a run is one chunk as it ships; in few runs it is more, of which one death takes a part."""
 LOOK_US: Final = 40 * MS
 LOOKS: Final = 100
 RETRY_US: Final = SECOND
