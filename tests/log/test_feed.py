@@ -12,6 +12,7 @@ import pytest
 
 from ringlog.kernel.commands.cluster import InitializeCluster, Noop
 from ringlog.kernel.fold import fold
+from ringlog.kernel.outcome import OutcomeKind
 from ringlog.kernel.state import EMPTY_STATE, ClusterState, PreparedGeneration
 from ringlog.log.author import Author
 from ringlog.log.errors import LogForked
@@ -142,12 +143,10 @@ def test_what_grows_with_the_ring_weighs_more(log: FaultyLog, author: Author) ->
             log.append([encoded.data])
         read_up(replica)
         assert feed._weight == len(feed._kept) == 6
-        before, made = (
-            state,
-            FoldedRecord(99, author.entry(state, Noop()).entry, feed._kept[-1][1].outcome, state, state),
-        )
-        heavy = replace(made, after=replace(before, prepared=PreparedGeneration("g", None, b"", 0, ())))
-        assert (weight_of(made), weight_of(heavy)) == (1, HEAVY)
+        light = feed._kept[-1][1]
+        refused = replace(light, outcome=replace(light.outcome, kind=OutcomeKind.REFUSED), before=state, after=state)
+        heavy = replace(refused, after=replace(state, prepared=PreparedGeneration("g", None, b"", 0, ())))
+        assert [weight_of(one) for one in (light, refused, heavy)] == [1, HEAVY, HEAVY]
         for _ in range(4):
             feed._hear(heavy.before, heavy.after, heavy.item, heavy.outcome, heavy.offset)
         assert feed._weight == 3 * HEAVY

@@ -6,7 +6,8 @@ at most ``KEPT_MAX`` are kept, the newest. Who is further behind folds the log b
 what is kept follows. So the memory of a feed is its own state and those few, however long its reader takes.
 
 A record weighs 1, as many of them as a cluster commits while its publisher writes a transaction; one that changes a
-part which grows with the ring weighs ``HEAVY``, for its state shares less with the one before it.
+part which grows with the ring weighs ``HEAVY``, for its state shares less with the one before it; so does one that
+was refused.
 
 The feed is made before the replica starts, and takes its own start when the replica passes it.
 """
@@ -17,7 +18,7 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 
-from ringlog.kernel.outcome import Entry, Outcome, UnreadableEntry
+from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, UnreadableEntry
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Epoch
 from ringlog.log.errors import LogForked
@@ -26,8 +27,8 @@ from ringlog.log.port import LogTail
 from ringlog.log.replica import LogReplica
 
 KEPT_MAX, HEAVY = 2_000, 20
-GROWING = ("placements", "generations", "prepared", "tablets", "operations")
-"""The parts of the state that grow with the number of ranges."""
+GROWING = ("placements", "generations", "prepared", "tablets", "operations", "zone_partitions")
+"""The parts of the state that grow with the number of ranges, or of partitions."""
 POLL_S = 0.2
 
 
@@ -144,7 +145,7 @@ class Feed:
 
 
 def weight_of(made: FoldedRecord) -> int:
-    """What keeping a record costs, in small ones."""
+    """What keeping a record costs, in small ones. What was refused may be large, whatever it would have changed."""
     before, after = made.before, made.after
-    is_heavy = any(getattr(before, part) is not getattr(after, part) for part in GROWING)
-    return HEAVY if is_heavy else 1
+    grows = any(getattr(before, part) is not getattr(after, part) for part in GROWING)
+    return HEAVY if grows or made.outcome.kind is OutcomeKind.REFUSED else 1
