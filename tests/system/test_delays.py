@@ -97,7 +97,7 @@ def a_join_waits_for_the_node_that_does_not_hear_of_its_stage(world: World, dela
         return found
 
     # A node acknowledges a moment after its status page has shown what it has read.
-    until(lambda: "waits for n1: " in shown()["waits_for"], "n1 to be the only one that is waited for")
+    until(lambda: shown()["waits_for_nodes"] == ["n1"], "n1 to be the only one that is waited for")
     assert (shown()["stage"], shown()["node"]) == (WRITE_BOTH_READ_NEW, "n2")
     (seen,) = ringlog(world, "sim", "rules")["held"]
     assert (seen["rule"], seen["participant"], seen["offset"]) == (rule, "node-n1", held.offset)
