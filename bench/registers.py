@@ -273,7 +273,7 @@ def be_joiner(folder: Path, port: int) -> None:
     structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
     log, _, gaining = journey()
     host = RegisterHost(gaining, folder)
-    puller = Puller(host, Peers(lambda _: f"127.0.0.1:{port}"), Tries(), SystemClock())
+    puller = Puller(host, Peers(lambda _: f"127.0.0.1:{port}"), Tries(), SystemClock(), threading.Event())
     for line in sys.stdin:
         host.adopt(log[int(line)])
         puller.start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -110,8 +111,8 @@ def test_differences_of_states_are_those_of_their_projections(kind: str) -> None
             if record.value is not None:
                 told[record.topic, record.key] = record.value
         wanted = changes.project(after)
-        assert {key: replaced(value, epoch=0) for key, value in told.items()} == {
-            key: replaced(value, epoch=0) for key, value in wanted.items()
+        assert {key: replace(value, epoch=0) for key, value in told.items()} == {
+            key: replace(value, epoch=0) for key, value in wanted.items()
         }
         difference = projection.delta(before, after)
         for part, field in difference.remove:
