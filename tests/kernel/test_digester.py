@@ -53,18 +53,25 @@ def test_any_order_gives_the_same_digests(seed: int) -> None:
         assert digester.digest(state) == digest(state)
 
 
-def test_what_is_as_before_is_not_encoded_again(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def encoded(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """What is encoded."""
+    values: list[object] = []
+
+    def noted(value: object) -> bytes:
+        values.append(value)
+        return encode(value)
+
+    monkeypatch.setattr(production, "encode", noted)
+    return values
+
+
+def test_what_is_as_before_is_not_encoded_again(encoded: list[object]) -> None:
     before = applied(founded(), *(node(number) for number in range(1, 30)))
     after = applied(before, node(30))
     digester = Digester()
     digester.digest(before)
-    encoded: list[object] = []
-
-    def noted(value: object) -> bytes:
-        encoded.append(value)
-        return encode(value)
-
-    monkeypatch.setattr(production, "encode", noted)
+    encoded.clear()
     assert digester.digest(after) == digest(after)
     records = [value for value in encoded if is_dataclass(value)]
     assert records == [after.nodes[node(30).id], after.history.at(after.epoch)]
@@ -83,7 +90,7 @@ def _kept(digester: Digester) -> dict[str, int]:
     return {name: len(one._rows) + len(one._items) + len(one._inner) for name, one in digester._encoders.items()}
 
 
-def test_a_step_of_a_large_ring_encodes_the_ranges_that_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_of_a_large_ring_encodes_the_ranges_that_it_changes(encoded: list[object]) -> None:
     placement = Placement("simple:1", in_blocks(ranges(2_000)), tuple(range(2_000)))
     before = replaced(founded(), placements=Map({placement.key: placement}))
     others = [replaced(placement.ranges[at], changed=9) for at in (7, 8, 1_500)]
@@ -91,13 +98,7 @@ def test_a_step_of_a_large_ring_encodes_the_ranges_that_it_changes(monkeypatch: 
     after = replaced(before, epoch=9, placements=before.placements.set(placement.key, moved))
     digester = Digester()
     digester.digest(before)
-    encoded: list[object] = []
-
-    def noted(value: object) -> bytes:
-        encoded.append(value)
-        return encode(value)
-
-    monkeypatch.setattr(production, "encode", noted)
+    encoded.clear()
     assert digester.digest(after) == digest(after)
     assert [value for value in encoded if type(value) is RangeGroup] == others
     assert digester.digest(before) == digest(before)

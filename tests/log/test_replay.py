@@ -13,7 +13,7 @@ from ringlog.kernel.state import EMPTY_STATE
 from ringlog.log.author import Author
 from ringlog.log.errors import LogUnavailable, ReplicaHalted
 from ringlog.log.memory import MemoryLog
-from ringlog.log.port import LogRecord
+from ringlog.log.port import LogRecord, LogTail
 from ringlog.log.replay import Replay, ReplayTeller, catch_up
 from ringlog.log.replica import LogReplica
 from ringlog.runtime.clock import ManualClock
@@ -36,7 +36,7 @@ class SlowLog(MemoryLog):
             state = fold(state, encoded.entry).state
             self.append([encoded.data])
 
-    def tail(self, from_offset: int):  # type: ignore[no-untyped-def]
+    def tail(self, from_offset: int) -> LogTail:
         self.begun += 1
         return super().tail(from_offset)
 

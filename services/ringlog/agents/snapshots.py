@@ -152,10 +152,12 @@ class SnapshotSteps:
                 yield At("snapshots")
                 with self._lock:
                     start, ordered, self._due = self._due, self._ordered, None
+                is_left, self._left = start is self._left, None
                 try:
                     topic = topic or self._open()
                     if start is not None:
-                        yield from (self._store if self._role in STORES else self._confirm)(topic, start)
+                        stores = self._role in STORES
+                        yield from self._store(topic, start, is_left) if stores else self._confirm(topic, start)
                     if ordered is not None:
                         self._truncate(ordered)
                 except LogError as error:
@@ -175,8 +177,9 @@ class SnapshotSteps:
             if self._ordered is ordered:
                 self._ordered = None
 
-    def _store(self, topic: SnapshotTopic, start: Start) -> Steps[None]:
-        if start is not self._left or not self._is_stored(topic, start):
+    def _store(self, topic: SnapshotTopic, start: Start, is_left: bool) -> Steps[None]:
+        """``is_left``: it was asked for before the take-over, and may have been stored."""
+        if not is_left or not self._is_stored(topic, start):
             begin = 0 if self._ends is None else self._ends.begin()
             head = topic.store(start, self._identity(), self._role, self._now(), self._new_id(), begin)
             size = sum(part.size for part in head.parts)

@@ -1,8 +1,8 @@
 """How often a reader that has no hurry looks into a log that moves fast.
 
-Each look costs its process and the broker as much as ten entries. A program that waits for its commit wants each entry
-at once; an agent or a node that follows does not, and ten of them share the processors with who commits. So such a
-reader has ``LOOKS`` looks to spare, and gets one more each ``PAUSE``:
+Each look costs the process of an agent or a node about as much as 100 entries, and the broker as much as 10. A program
+that waits for its commit wants each entry at once; an agent or a node that follows does not, and ten of them share the
+processors with who commits. So such a reader has ``LOOKS`` looks to spare, and gets one more each ``PAUSE``:
 
 - What happens now and then, and the steps of an operation, it sees at once.
 - In a stream of commits it looks once in ``PAUSE`` and takes what came meanwhile together; in one so dense that a look
@@ -28,7 +28,6 @@ PAUSE: Final[Micros] = 20_000
 DENSE: Final = 32
 DENSE_PAUSES: Final = 3
 BEHIND: Final = 500
-"""A look costs a process of an agent or a node about as much as 100 entries, and the broker as much as 10."""
 
 
 class LooksToSpare:

@@ -226,7 +226,7 @@ class NodeProcess:
             After: self._await_epoch,
             Answered: self._note,
             SettlingRefused: self._held,
-            DiskFailed: lambda effect: setattr(self, "_failure", effect.why),
+            DiskFailed: self._disk_failed,
             **self._acks.handlers,
             **self._loads.handlers,
             **self._data.asking.handlers,
@@ -357,6 +357,9 @@ class NodeProcess:
         thread = threading.Thread(target=guarded, name=name, daemon=True)
         self._threads.append(thread)
         thread.start()
+
+    def _disk_failed(self, effect: DiskFailed) -> None:
+        self._failure = effect.why
 
     def _topic_lost(self, lost: Lost) -> None:
         """Nothing would come from it any more, or from its beginning what is not its beginning."""

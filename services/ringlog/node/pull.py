@@ -123,12 +123,16 @@ class Puller:
                 log.info("stream waits", reason=said, **about)
             return broken
 
+        def ended() -> None:
+            kept = pull.end()
+            log.info("streamed", kept=kept, **about)
+
         handlers: dict[type, Callable[[Any], Any]] = {
             At: lambda _: None,
             WallClock: lambda _: self._clock.now_us(),
             NextPage: next_page,
             KeepPage: lambda effect: pull.keep(effect.page),
-            EndPages: lambda _: log.info("streamed", kept=pull.end(), **about),
+            EndPages: lambda _: ended(),
             Again: lambda effect: stopping.wait(RETRY_S if effect.seconds is None else effect.seconds),
         }
         steps = stream(fetch, self._tries, lambda: not stopping.is_set() and wanted(), state)
