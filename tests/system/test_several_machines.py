@@ -114,7 +114,9 @@ class World(NodesWorld):
             text=True,
             check=False,
         )
-        return ended.returncode, (ended.stdout or ended.stderr).strip()
+        # What a command that succeeds says on standard error is beside its answer.
+        said = ended.stdout if ended.returncode == 0 else ended.stdout or ended.stderr
+        return ended.returncode, said.strip()
 
 
 @pytest.fixture
