@@ -20,6 +20,7 @@ from ringlog.kernel.commands.verdicts import SettleVerdicts
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Column, Micros, Replication
 from ringlog.node.holder import KEPT, Holder
+from ringlog.node.protocol import requests
 from ringlog.node.row_reads import answered
 from ringlog.protocol.effects import Newest, Now, Steps, Until, carry_out
 from ringlog.wire.data import BAD_POSITION, BEHIND, NOT_MEMBER, OTHER_HISTORY, PARTITION_BYTES_MAX, TOO_LARGE
@@ -231,11 +232,10 @@ def test_a_request_waits_for_the_turn_that_brings_its_position() -> None:
     asked = next(one for one in replicas.asked if one.node == ONE)
     assert isinstance(asked.request, PartitionRequest)
     holder, request = replicas.holders[ONE], replace(message_of(asked), at=((0, 1),))
-    waits = holder.changed.wait_for
-
-    def turns(predicate: Callable[[], bool], _: float) -> bool:
-        replicas.judge(ONE, 1)
-        return waits(predicate, 0)
-
-    holder.changed.wait_for = turns  # type: ignore[method-assign, assignment]
-    assert answered(holder, request, 30.0).refused == ""
+    steps = requests.answer(holder, request)
+    held = next(steps)
+    assert isinstance(held, requests.Hold)
+    assert not held.over()
+    replicas.judge(ONE, 1)
+    assert held.over()
+    assert carry_out(steps, lambda _: None).refused == ""

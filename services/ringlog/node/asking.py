@@ -17,7 +17,7 @@ from ringlog.log.errors import LogUnavailable, TopicMissing, WaitTimedOut
 from ringlog.log.replica import LogReplica
 from ringlog.node.hints import PeerHints
 from ringlog.node.patience import Stopped
-from ringlog.node.protocol.peers import AskLog, AskPeer, AwaitBehind, PeerHeard, PeerRefuted, ask_peers
+from ringlog.node.protocol.peers import ANSWER, AskLog, AskPeer, AwaitBehind, PeerHeard, PeerRefuted, ask_peers
 from ringlog.protocol.draw import Draw
 from ringlog.protocol.effects import Steps
 from ringlog.runtime.logs import Seldom, get_logger
@@ -25,7 +25,6 @@ from ringlog.wire.data import FOREIGN_CLUSTER, WRONG_NODE, EntriesReply, Entries
 from ringlog.wire.entries import EncodedEntry, decode_entry
 from ringlog.wire.errors import WireError
 
-ANSWER_S: Final = 3.0
 LOOK_S: Final = 0.5
 
 log = get_logger("ringlog.node")
@@ -105,7 +104,7 @@ class PeerAsking:
 
     def _ask(self, request: EntriesRequest) -> EntriesReply | None:
         answer = Future[bytes | None]()
-        self._peers.call(request.node, "Entries", pack(request), ANSWER_S, answer.set_result)
+        self._peers.call(request.node, "Entries", pack(request), ANSWER / 1e6, answer.set_result)
         while not answer.done():  # the call ends by its own deadline
             if self._stopping.is_set():
                 raise Stopped

@@ -22,11 +22,13 @@ from ringlog.client.channels import listening, shown_node
 from ringlog.client.peers import MESSAGE_BOUNDS
 from ringlog.kernel.history import contradicts
 from ringlog.kernel.values import Epoch, NodeId
-from ringlog.node import checks, row_reads, row_stream
+from ringlog.node import checks, row_stream
 from ringlog.node.cells import Excerpt
 from ringlog.node.errors import NodeFailed
 from ringlog.node.holder import Holder, NotReady, NotServed
+from ringlog.node.holding import hold
 from ringlog.node.pages import Body, grouped, sent
+from ringlog.node.protocol import requests
 from ringlog.node.register_host import RegisterHost
 from ringlog.node.registers import Behind, RegisterFetch, Reply, read_reply, write_reply
 from ringlog.node.store import RowVersion
@@ -171,7 +173,7 @@ class DataServer:
         if refused:
             return pack(ReadRowsReply(self._host.node, self._epoch(), refused))
         with self._hurried(request.epoch):
-            reply = row_reads.answered(self._holder, request, row_reads.CATCH_UP_S)
+            reply = hold(self._holder.changed, requests.answer(self._holder, request))
         if reply.epoch < request.epoch:
             self._named(request.epoch)
         return pack(reply)

@@ -18,16 +18,15 @@ from ringlog.kernel.values import Epoch, NodeId, OperationId
 from ringlog.node import registers
 from ringlog.node.cells import Excerpt
 from ringlog.node.errors import NodeFailed
+from ringlog.node.holding import LOOK_S, hold
 from ringlog.node.image import Image
 from ringlog.node.journal import COMPACT_BYTES, Journal
 from ringlog.node.protocol.registers import Done, DurableRegisters
+from ringlog.node.protocol.requests import take
 from ringlog.node.registers import Behind, RegisterFetch, RegisterReplica, Reply
-from ringlog.node.row_reads import CATCH_UP_S
 from ringlog.node.served import ServedRequests
 from ringlog.wire.cells import Key, RegisterCell
 from ringlog.wire.data import JournalRecord, ReadRequest, StatusReply, WriteRequest
-
-LOOK_S = 0.2
 
 
 class RegisterHost:
@@ -95,13 +94,10 @@ class RegisterHost:
 
     def answered(self, request: WriteRequest | ReadRequest) -> Reply | Behind:
         """What there is to say to a request; to a write once it is on disk, or refused. Raises NodeFailed: nobody knows
-        whether it is. The epoch that it names, which is only what somebody says, is waited for a moment.
+        whether it is.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self.value.state.epoch >= request.epoch, CATCH_UP_S)
-            while not self._changed.wait_for(lambda: not self._registers.is_adopting, LOOK_S):
-                self.check()
-            found = self._registers.take(request)
+            found = hold(self._changed, take(self._registers, request), self.check)
             if isinstance(found, Behind) or (isinstance(found, Reply) and found.refused):
                 return found
             kind = READS if isinstance(request, ReadRequest) else WRITES

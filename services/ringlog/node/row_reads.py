@@ -1,7 +1,7 @@
 """A replica's answer to a read of rows: ``ringlog.client.row_reads`` is the other half.
 
-It is given at once or after a moment, under the node's lock: the epoch, the positions and the rows of one answer belong
-together. Who is behind, in epochs or positions, says so after that moment, and is asked again.
+It is given under the node's lock: the epoch, the positions and the rows of one answer belong together. Who is behind,
+in epochs or positions, is given a moment first (``ringlog.node.protocol.requests``).
 
 =============  =====================================================================================
 ``not_ready``  the node was started again and does not know yet what it knew before
@@ -11,8 +11,6 @@ together. Who is behind, in epochs or positions, says so after that moment, and 
 """
 
 from __future__ import annotations
-
-from typing import Final
 
 from ringlog.kernel.history import contradicts
 from ringlog.node.checks import token_of_partition
@@ -31,15 +29,15 @@ from ringlog.wire.data import (
     digest_of_writes,
 )
 
-CATCH_UP_S: Final = 0.2
-"""How long a request waits for its epoch and its positions, which are only what somebody says."""
+
+def is_behind(holder: Holder, request: ReadRowsRequest) -> bool:
+    """True if the node lacks an epoch or a position that the request names."""
+    return _refusal(holder, request) == BEHIND
 
 
-def answered(holder: Holder, request: ReadRowsRequest, patience_s: float = 0.0) -> ReadRowsReply:
-    """The answer to a request that is sound as such."""
+def answered(holder: Holder, request: ReadRowsRequest) -> ReadRowsReply:
+    """The answer, as things are, to a request that is sound as such."""
     with holder.lock:
-        if patience_s and _refusal(holder, request) == BEHIND:
-            holder.changed.wait_for(lambda: _refusal(holder, request) != BEHIND, patience_s)
         state = holder.state
         refused, versions = _refusal(holder, request), list[RowVersion]()
         if not refused and not request.position:

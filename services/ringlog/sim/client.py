@@ -12,6 +12,7 @@ from ringlog.kernel.encoding import command_digest
 from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, UnreadableEntry
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Command, Micros
+from ringlog.log.errors import WaitTimedOut
 from ringlog.protocol.submission import Asked, Fresh, Hear, Send, ask, may_answer, parcels, question
 from ringlog.sim.broker import REQUESTS, RESULTS, RETRY_US, SimRecord, SimTail
 from ringlog.sim.chance import Chance
@@ -85,7 +86,7 @@ class SimClient:
             **self.replica.in_time,
             Send: self._send,
             Hear: self._hear,
-            Fresh: lambda _: self.replica.barrier(),
+            Fresh: self._fresh,
         }
         try:
             answer = yield from perform(ask(what, timeout), self.replica.at_once, in_time)
@@ -125,6 +126,12 @@ class SimClient:
         self._noted.discard(request)
         heard, self._heard[request] = self._heard[request], []
         return heard
+
+    def _fresh(self, effect: Fresh) -> Step:
+        try:
+            return (yield from self.replica.barrier(effect.patience))
+        except WaitTimedOut:
+            return None
 
     def _tell(self, asked: Asked, answer: Submitted) -> None:
         if self.sim.world.tracing:

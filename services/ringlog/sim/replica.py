@@ -9,6 +9,7 @@ from ringlog.kernel.commands.snapshots import is_mark
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Command, Micros
 from ringlog.log.author import Author
+from ringlog.log.errors import WaitTimedOut
 from ringlog.log.folding import follow, judge
 from ringlog.log.following import Follower
 from ringlog.log.recent import LAST_ALONE, RecentEntries
@@ -30,7 +31,7 @@ from ringlog.protocol.effects import (
     WallClock,
     read_barrier,
 )
-from ringlog.sim.broker import METADATA, RETRY_US, SimRecord
+from ringlog.sim.broker import ANSWER_US, METADATA, RETRY_US, SimRecord
 from ringlog.sim.chance import Chance
 from ringlog.sim.histories.events import Op
 from ringlog.sim.recording import LOG
@@ -38,6 +39,8 @@ from ringlog.sim.simulation import Simulation
 from ringlog.sim.world import SECOND, Signal, SimHost, SimWorld, Unanswered, Work
 
 Step = Work
+LONG: Micros = 1_000 * SECOND
+"""No run lasts that long: a wait that may has no end."""
 Performers = dict[type, Callable[[Any], Step]]
 
 
@@ -88,7 +91,7 @@ class SimReplica:
         }
         self.in_time: Performers = {
             Append: self._append,
-            Barrier: lambda _: self.barrier(),
+            Barrier: lambda effect: self.barrier(effect.patience),
             CatchUp: lambda _: self.barrier(),
             LogEnd: self._end,
             ReadUpTo: self._read_up_to,
@@ -135,23 +138,26 @@ class SimReplica:
         """Perform a protocol to its end; between any two effects its process may be cut off."""
         return perform(steps, self.at_once, self.in_time)
 
-    def barrier(self) -> Step:
-        """A state that holds every entry that was in the log when this began; asks until it is answered."""
+    def barrier(self, patience: Micros = FOREVER) -> Step:
+        """A state that holds every entry that was in the log when this began. Raises WaitTimedOut."""
         begun = self.sim.recording.invoke(self.name, Op.BARRIER, LOG)
-        state: ClusterState = yield from self.perform(read_barrier(FOREVER))
+        state: ClusterState = yield from self.perform(read_barrier(patience))
         self.sim.recording.ok(begun, state.epoch)
         return state
 
-    def _end(self, _: LogEnd) -> Step:
-        while True:
+    def _end(self, effect: LogEnd) -> Step:
+        began = self.sim.world.now
+        while (left := began + effect.patience - self.sim.world.now) > 0:
             try:
-                return (yield from self.sim.broker.end(self.host, METADATA))
+                return (yield from self.sim.broker.end(self.host, METADATA, timeout=min(left, ANSWER_US)))
             except Unanswered:
                 yield RETRY_US
+        raise WaitTimedOut("the log's end", effect.patience / SECOND)
 
     def _read_up_to(self, effect: ReadUpTo) -> Step:
-        while self.position < effect.end:
-            yield self.changed
+        found = yield from wait_for(lambda: self.position >= effect.end, self.changed, self.sim.world, effect.patience)
+        if not found:
+            raise WaitTimedOut(f"the log to be read up to offset {effect.end}", effect.patience / SECOND)
         return self.state
 
     def until_founded(self) -> Step:
@@ -163,16 +169,7 @@ class SimReplica:
         yield from self.sim.broker.try_append(self.host, METADATA, [("", data) for data in effect.records])
 
     def _until(self, effect: Until) -> Step:
-        deadline = self.sim.world.now + effect.patience
-        while (found := effect.found(self.state)) is None:
-            if effect.patience >= FOREVER:
-                yield self.changed
-                continue
-            left = deadline - self.sim.world.now
-            if left <= 0:
-                return None
-            yield self.changed, left
-        return found
+        return (yield from wait_for(lambda: effect.found(self.state), self.changed, self.sim.world, effect.patience))
 
     def _alone(self, effect: Alone) -> Step:
         while self.busy:
@@ -183,6 +180,19 @@ class SimReplica:
         finally:
             self.busy = False
             self.free.fire()
+
+
+def wait_for(found: Callable[[], Any], changed: Signal, world: SimWorld, patience: Micros) -> Step:
+    """What ``found`` gives as soon as that is something; it is asked whenever ``changed`` fires. None or False after
+    ``patience``.
+    """
+    deadline = world.now + patience
+    while (value := found()) is None or value is False:
+        left = deadline - world.now
+        if left <= 0:
+            break
+        yield changed if left > LONG else (changed, left)
+    return value
 
 
 def perform(steps: Steps[Any], at_once: dict[type, Callable[[Any], Any]], in_time: Performers) -> Step:

@@ -321,6 +321,12 @@ class SimWorld:
         self.on(host, 0, lambda _: process.start())
         return process
 
+    def begin(self, host: SimHost, name: str, work: Work) -> None:
+        """Start a process that goes to its first wait before this returns; for what has just arrived at the host."""
+        process = Process(self, host, name, work, None)
+        host.processes.append(process)
+        process.start()
+
     def crash(self, host: SimHost, wipe: bool = False) -> None:
         """All processes of the host end where they stand."""
         host.up = False

@@ -35,6 +35,8 @@ REST: Final[Micros] = 250_000
 REST_MAX: Final[Micros] = 8_000_000
 PATIENCE: Final[Micros] = 1_000_000
 """How long the log has to answer, and to be read."""
+ANSWER: Final[Micros] = 3_000_000
+"""How long a peer has to answer."""
 PEERS_MAX: Final = 3
 PAGES_MAX: Final = 64
 """Pages that one peer is asked for in a round."""

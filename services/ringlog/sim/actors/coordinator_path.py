@@ -28,6 +28,7 @@ from ringlog.client.row_reads import FoundPartition, LookForEnds, found_rows, me
 from ringlog.kernel.outcome import Entry, Outcome, UnreadableEntry
 from ringlog.kernel.state import ClusterState, in_order
 from ringlog.kernel.values import Micros
+from ringlog.log.errors import WaitTimedOut
 from ringlog.protocol.effects import Steps
 from ringlog.sim.actors.registers import Message
 from ringlog.sim.actors.row_reads import RowsMessage, take
@@ -178,7 +179,7 @@ class SimApplication:
         in_time: Performers = {
             **replica.in_time,
             AwaitReplies: lambda effect: self._await(calls, effect),
-            LookForNewest: lambda _: self._look(),
+            LookForNewest: self._look,
             LookForEnds: lambda _: self.sim.broker.ends(self.host, MUTATIONS),
         }
         self._under_way.append(calls)
@@ -192,8 +193,11 @@ class SimApplication:
         self.sim.did["application", "repairs"] += told.repair is not None
         return told
 
-    def _look(self) -> Step:
-        yield from self._replica.barrier()
+    def _look(self, effect: LookForNewest) -> Step:
+        try:
+            yield from self._replica.barrier(effect.patience)
+        except WaitTimedOut:
+            return False
         return True
 
     def _await(self, calls: SimCalls, effect: AwaitReplies) -> Step:

@@ -103,6 +103,7 @@ class SimHolder(Holder):
     def __init__(self, sim: Simulation, node: str, store: RowStore | None = None) -> None:
         super().__init__(node, store)
         self._sim = sim
+        self.turned = Signal()
         self._streamed: dict[RowFetch, list[RowVersion]] = {}
 
     def adopt(self, state: ClusterState) -> list[RowFetch]:
@@ -113,6 +114,11 @@ class SimHolder(Holder):
             for check in self._sim.on_adopted:
                 check.adopted(self.node, state)
         return fetches
+
+    def commit(self, sync: bool = False) -> None:
+        """As it ships."""
+        super().commit(sync)
+        self.turned.fire()
 
     def take_in(self, fetch: RowFetch, versions: Sequence[RowVersion]) -> bool:
         """As it ships."""
@@ -147,7 +153,7 @@ class SimNode:
         self.registration = registration
         self.tokens = tokens
         self.name = registration.name
-        self.holder: Holder = SimHolder(sim, registration.id)
+        self.holder = SimHolder(sim, registration.id)
         self.rows = FailingRows()
         self.registers = SimRegisters(sim, host, registration.id)
         self.side: RegisterSide = self.registers
@@ -198,6 +204,16 @@ class SimNode:
     def own_epoch(self) -> Epoch:
         """The newest epoch that its replica of the log has shown it."""
         return self._replica.state.epoch
+
+    @property
+    def turned(self) -> Signal:
+        """Fires when a request that is behind may have what it waits for."""
+        return self.holder.turned
+
+    def named(self, epoch: Epoch) -> None:
+        """A request has waited in vain for an epoch."""
+        if self.peers is not None:
+            self.peers.named(epoch)
 
     def read_slowly(self, lag: Micros) -> None:
         """From now on the node gets records of the mutations that much later."""

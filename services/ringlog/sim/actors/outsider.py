@@ -14,13 +14,13 @@ from ringlog.kernel.commands.keyspaces import DropKeyspace
 from ringlog.kernel.fold import fold
 from ringlog.kernel.outcome import Entry
 from ringlog.kernel.state import ClusterState
-from ringlog.kernel.values import Command
+from ringlog.kernel.values import Command, Micros
 from ringlog.sim.actors.registers import Message
 from ringlog.sim.chance import Chance
 from ringlog.sim.replica import Step
-from ringlog.sim.world import MS, SimHost
+from ringlog.sim.world import MS, SECOND, SimHost
 from ringlog.wire.cells import Key, RegisterCell
-from ringlog.wire.data import ReadRequest, WriteRequest
+from ringlog.wire.data import BEHIND, ReadReply, ReadRequest, WriteReply, WriteRequest
 from ringlog.wire.entries import author_entry
 from ringlog.wire.ids import ENTROPY_BYTES, new_request_id, new_state_id
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ringlog.sim.simulation import Simulation
 
 TIMES = 4
+PATIENCE_US: Micros = 2 * SECOND
 NEVER_WRITTEN = 10**9
 """The timestamp of what he writes: it would win over everything."""
 
@@ -50,8 +51,10 @@ class SimOutsider:
             key, node = self._chance.pick(keys), self._chance.pick(sorted(self.sim.shared["nodes"]))
             planned = self._lost(key.keyspace)
             if planned is not self.sim.log.state:
-                self._send(node, key, None, planned)
-                self._send(node, key, RegisterCell(NEVER_WRITTEN, b"%d" % NEVER_WRITTEN), planned)
+                cell = RegisterCell(NEVER_WRITTEN, b"%d" % NEVER_WRITTEN)
+                until = self.sim.world.now + PATIENCE_US
+                self._send(node, key, None, planned, until)
+                self._send(node, key, cell, planned, until)
 
     def _lost(self, keyspace: str) -> ClusterState:
         """What follows the log in his world."""
@@ -77,11 +80,17 @@ class SimOutsider:
         )
         return made.entry
 
-    def _send(self, node: str, key: Key, cell: RegisterCell | None, planned: ClusterState) -> None:
+    def _send(self, node: str, key: Key, cell: RegisterCell | None, planned: ClusterState, until: Micros) -> None:
+        """Ask, and again while the node says that it is behind, as every coordinator does."""
+
+        def hear(reply: ReadReply | WriteReply) -> None:
+            if reply.refused == BEHIND and self.sim.world.now < until:
+                self._send(node, key, cell, planned, until)
+
         target = self.sim.shared["nodes"][node]
         newest = planned.epoch, planned.state_id
         head = planned.cluster_id, node, *newest, key
         request = ReadRequest(*head, False, *newest) if cell is None else WriteRequest(*head, cell, *newest)
-        message = Message(request, planned, self.host, lambda _: None)
+        message = Message(request, planned, self.host, hear)
         self.sim.did["outsider", "write" if cell is not None else "read"] += 1
         self.sim.world.send(self.host, target.host, target.registers.take, message)

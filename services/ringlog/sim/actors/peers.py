@@ -11,25 +11,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ringlog.kernel.values import Epoch, Micros, NodeId
+from ringlog.kernel.values import Epoch, NodeId
+from ringlog.log.errors import WaitTimedOut
 from ringlog.log.folding import Start
 from ringlog.log.recent import RecentEntries
 from ringlog.node.entries import EntriesSide
 from ringlog.node.hints import PeerHints
-from ringlog.node.protocol.peers import AskLog, AskPeer, AwaitBehind, PeerHeard, PeerRefuted, ask_peers
+from ringlog.node.protocol.peers import ANSWER, AskLog, AskPeer, AwaitBehind, PeerHeard, PeerRefuted, ask_peers
 from ringlog.protocol.draw import Draw
 from ringlog.protocol.effects import Steps
-from ringlog.sim.broker import METADATA
 from ringlog.sim.chance import Chance
 from ringlog.sim.hearsay import bent
 from ringlog.sim.replica import Performers, SimReplica, Step
-from ringlog.sim.world import SECOND, Signal, Unanswered
+from ringlog.sim.world import Signal, Unanswered
 from ringlog.wire.data import EntriesReply, EntriesRequest
 
 if TYPE_CHECKING:
     from ringlog.sim.simulation import Simulation
 
-ANSWER_US: Micros = 2 * SECOND
 PAGE_BYTES = 1_200
 """A few entries, so that pages are many."""
 
@@ -102,17 +101,10 @@ class SimPeers:
         return found
 
     def _ask_log(self, effect: AskLog) -> Step:
-        replica, world = self._replica, self.sim.world
-        deadline = world.now + effect.patience
         try:
-            end = yield from self.sim.broker.end(replica.host, METADATA)
-        except Unanswered:
+            return (yield from self._replica.barrier(effect.patience))
+        except WaitTimedOut:
             return None
-        while replica.position < end:
-            if world.now >= deadline:
-                return None
-            yield replica.changed, deadline - world.now
-        return replica.state
 
     def _ask(self, effect: AskPeer) -> Step:
         request = effect.request
@@ -125,7 +117,7 @@ class SimPeers:
                 answer(peer.peers.answered(request))
 
         try:
-            return (yield from self.sim.world.call(self._replica.host, peer.host, ask, ANSWER_US))
+            return (yield from self.sim.world.call(self._replica.host, peer.host, ask, ANSWER))
         except Unanswered:
             return None
 

@@ -2,9 +2,6 @@
 
 They live beside the rows of a node and follow the log at a pace of their own; the node acknowledges what both have. A
 batch of the journal takes a while to get to the disk. On the host's disk: ``registers``.
-
-Retold is how a request waits for its epoch: in production it holds a thread (``register_host``), here it is put aside
-and taken up again when the epoch is adopted.
 """
 
 from __future__ import annotations
@@ -21,10 +18,12 @@ from ringlog.node import registers
 from ringlog.node.cells import Excerpt
 from ringlog.node.image import Image, fold
 from ringlog.node.protocol.registers import Done, DurableRegisters
+from ringlog.node.protocol.requests import take
 from ringlog.node.protocol.stream import Again, AskAgain, EndPages, KeepPage, NextPage, stream
 from ringlog.node.registers import Behind, RegisterFetch, RegisterReplica, Reply, Taken
 from ringlog.node.tries import Tries
 from ringlog.protocol.effects import At, WallClock
+from ringlog.sim.actors.requests import hold
 from ringlog.sim.chance import Chance
 from ringlog.sim.replica import Performers, SimReplica, Step, perform
 from ringlog.sim.world import MS, SECOND, Signal, SimHost, SimWorld, Unanswered
@@ -105,7 +104,7 @@ class SimRegisters:
         self.disk: Micros = self._chance.pick([1] if sim.shared["keeps_rows"] else [1, 20, 300, 1_500]) * MS
         self._registers: DurableRegisters | None = None
         self._open: dict[int, Message] = {}
-        self._waiting: list[Message] = []
+        self._adopted = Signal()
         self._is_busy = False
         self._free = Signal()
 
@@ -115,7 +114,6 @@ class SimRegisters:
         self._life = self.host.life
         self.news = news
         self._open.clear()
-        self._waiting.clear()
         journal = SimJournal(self.sim.world, self.host, lambda: self._chance.below(self.disk) + 1)
         self._registers = DurableRegisters(self.node, journal.found, journal, self._written)
         self.sim.world.spawn(self.host, f"{self.host.name}.registers", self._follow(self._registers, replica))
@@ -161,9 +159,7 @@ class SimRegisters:
         for fetch in kept.value.fetching:
             if fetch not in before.fetching:
                 self.sim.world.spawn(self.host, f"{self.host.name}.cells", self._fetch(kept, fetch))
-        waiting, self._waiting = self._waiting, []
-        for message in waiting:
-            self.take(message)
+        self._adopted.fire()
         self.news.fire()
 
     def _on_disk(self, begin: Callable[[Done], bool | None]) -> Step:
@@ -187,22 +183,19 @@ class SimRegisters:
 
     def take(self, message: Message) -> None:
         """A message has arrived."""
-        kept, request = self._registers, message.request
-        if self._life != self.host.life or kept is None:
-            return
+        if self._life == self.host.life and self._registers is not None:
+            self.sim.world.begin(self.host, "request", self._answer(self._registers, message))
+
+    def _answer(self, kept: DurableRegisters, message: Message) -> Step:
+        request, came = message.request, self.sim.world.now
+        found: Taken = yield from hold(self.sim.world, self._adopted, take(kept, request))
+        self.sim.did["register", "waits for the epoch"] += self.sim.world.now > came
         is_write = isinstance(request, WriteRequest)
-        if kept.is_adopting:
-            found: Taken = Behind(request.epoch)
-        else:
-            found = kept.take(request)
-            for check in self.sim.on_came:
-                check.came(self.node, kept.value.state, request.key, is_write, message.planned, found)
+        for check in self.sim.on_came:
+            check.came(self.node, kept.value.state, request.key, is_write, message.planned, found)
         if isinstance(found, Behind):
-            self.sim.did["register", "waits for the epoch"] += 1
-            self._waiting.append(message)
-            self.sim.shared["nodes"][self.node].peers.named(found.epoch)
-            return
-        if isinstance(found, int) or not found.refused:
+            self.sim.shared["nodes"][self.node].named(found.epoch)
+        elif isinstance(found, int) or not found.refused:
             number = found if isinstance(found, int) else found.number
             for check in self.sim.on_admitted:
                 check.admitted(self.node, number, self.value.state.epoch, is_write, message.planned)
@@ -215,9 +208,10 @@ class SimRegisters:
         self.news.fire()
         self._reply(self._open.pop(reply.number), reply)
 
-    def _reply(self, message: Message, reply: Reply) -> None:
-        for check in self.sim.on_replied:
-            check.replied(self.node, reply)
+    def _reply(self, message: Message, reply: Reply | Behind) -> None:
+        if isinstance(reply, Reply):
+            for check in self.sim.on_replied:
+                check.replied(self.node, reply)
         request = message.request
         sent: ReadReply | WriteReply = (
             registers.read_reply(self.value, reply, request.digest)

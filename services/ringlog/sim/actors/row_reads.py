@@ -1,6 +1,6 @@
 """Reads of rows on the simulated world: ``ringlog.node.row_reads`` answers, this moves messages and time.
 
-Who is behind holds a request for a moment, as the server of a node does. Reads at a position ask for what the producer
+Reads at a position ask for what the producer
 was acknowledged last; those at QUORUM, one after the other, for what is being written.
 """
 
@@ -14,12 +14,13 @@ from ringlog.client import row_reads
 from ringlog.client.plans import Level
 from ringlog.client.row_reads import FoundPartition
 from ringlog.kernel.values import Micros
-from ringlog.node.row_reads import CATCH_UP_S, answered
+from ringlog.node.protocol import requests
 from ringlog.protocol.effects import Steps
+from ringlog.sim.actors.requests import hold
 from ringlog.sim.keeping import AGAIN, POSITION
 from ringlog.sim.replica import Step
 from ringlog.sim.world import MS, SimHost
-from ringlog.wire.data import BEHIND, ReadRowsReply, ReadRowsRequest
+from ringlog.wire.data import ReadRowsReply, ReadRowsRequest
 
 if TYPE_CHECKING:
     from ringlog.sim.actors.node import SimNode
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 WRITTEN = "acknowledged writes"
 LOOKS, LOOK_US = 40, 20 * MS
 OFTEN, GAP_US = 8, 8 * MS
-HELD_US = int(CATCH_UP_S * 1_000) * MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,24 +63,19 @@ class RowReader(Protocol):
 
 def take(message: RowsMessage) -> None:
     """A request has arrived at its node."""
-    node = message.node
-    if not node.lives:
-        return
-    reply = answered(node.holder, message.request)
-    if reply.refused == BEHIND:
-        node.sim.did["rows", "waits"] += 1
-        node.sim.world.on(node.host, HELD_US, _reply, message)
-    else:
-        _send(message, reply)
+    if message.node.lives:
+        message.node.sim.world.begin(message.node.host, "rows", _answer(message))
 
 
-def _reply(message: RowsMessage) -> None:
-    _send(message, answered(message.node.holder, message.request))
-
-
-def _send(message: RowsMessage, reply: ReadRowsReply) -> None:
-    message.node.sim.did["rows", reply.refused or "answered"] += 1
-    message.node.sim.world.send(message.node.host, message.source, message.answer, reply)
+def _answer(message: RowsMessage) -> Step:
+    node, request = message.node, message.request
+    sim, came = node.sim, node.sim.world.now
+    reply: ReadRowsReply = yield from hold(sim.world, node.turned, requests.answer(node.holder, request))
+    sim.did["rows", "waits"] += sim.world.now > came
+    if reply.epoch < request.epoch:
+        node.named(request.epoch)
+    sim.did["rows", reply.refused or "answered"] += 1
+    sim.world.send(node.host, message.source, message.answer, reply)
 
 
 def operate(application: RowReader, number: int, way: str) -> None:
