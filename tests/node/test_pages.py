@@ -248,7 +248,7 @@ class Source:
         """What a stream brings."""
         pull = pull or self.pull()
         once(pull)
-        assert pull.mark() == len(self.gains.got)
+        assert self.gained.rows == len(self.gains.got)
         assert pull.end()
         got = tuple(self.gains.got)
         assert self.gains.sums == [(len(got), checksum(got))]
@@ -331,7 +331,7 @@ def test_a_stream_that_nobody_wants_any_more_ends(source: Source) -> None:
     (page, *_) = pull.pages()
     assert 0 < len(page) < len(source.expected())
     assert not pull.keep(page)
-    assert (pull.mark(), pull.end()) == (0, False)
+    assert (source.gained.rows, pull.end()) == (0, False)
 
 
 def test_a_source_that_may_not_go_on_says_so(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:

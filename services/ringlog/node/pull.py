@@ -44,11 +44,10 @@ STREAM_ERRORS = (StreamBroken, Unreachable, WireError, grpc.RpcError, ValueError
 
 
 class Pull(Protocol):
-    """One stream as it is pulled. ``mark``: how far it has come; ``pages``: those behind, by one call, which raises one
-    of ``STREAM_ERRORS`` if another one is needed; ``keep``, ``end``: of ``KeepPage`` and ``EndPages``.
+    """One stream as it is pulled. ``pages``: those behind what was kept, by one call, which raises one of
+    ``STREAM_ERRORS`` if another one is needed; ``keep``, ``end``: of ``KeepPage`` and ``EndPages``.
     """
 
-    def mark(self) -> object: ...
     def pages(self) -> Iterator[Sized]: ...
     def keep(self, page: Any) -> bool: ...
     def end(self) -> object: ...
@@ -103,25 +102,27 @@ class Puller:
     ) -> None:
         """Perform ``stream`` in the thread that asks. ``source``: what it is called in the log."""
         stopping, about = self._stopping, {"source": source, "operation": fetch.operation}
-        said, before = "", pull.mark()
+        said = ""
         pages: Iterator[Sized] = iter(())
 
         def next_page(effect: NextPage) -> AskAgain | Sized:
-            nonlocal said, before, pages
+            nonlocal pages
             if effect.is_first:
-                before, pages = pull.mark(), pull.pages()
+                pages = pull.pages()
             try:
                 return next(pages, ())
             except STREAM_ERRORS as error:
                 if isinstance(error, StreamBroken) and error.code == WRONG_NODE:
                     self._peers.forget(fetch.source)
-                in_time = not isinstance(error, grpc.Call) or error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED
-                why = str(error.details() if isinstance(error, grpc.Call) else error)
-                broken = AskAgain(why, not in_time and pull.mark() != before)
-            if why != said and not broken.got_on:
-                said = why
+                is_late = isinstance(error, grpc.Call) and error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+                return AskAgain(str(error.details() if isinstance(error, grpc.Call) else error), is_late)
+
+        def again(effect: Again) -> None:
+            nonlocal said
+            if effect.why not in ("", said):
+                said = effect.why
                 log.info("stream waits", reason=said, **about)
-            return broken
+            stopping.wait(RETRY_S if effect.seconds is None else effect.seconds)
 
         def ended() -> None:
             kept = pull.end()
@@ -133,7 +134,7 @@ class Puller:
             NextPage: next_page,
             KeepPage: lambda effect: pull.keep(effect.page),
             EndPages: lambda _: ended(),
-            Again: lambda effect: stopping.wait(RETRY_S if effect.seconds is None else effect.seconds),
+            Again: again,
         }
         steps = stream(fetch, self._tries, lambda: not stopping.is_set() and wanted(), state)
         carry_out(steps, lambda effect: handlers[type(effect)](effect))

@@ -59,10 +59,6 @@ class RowPull:
         self.keep = gained.keep
         self.end = gained.end
 
-    def mark(self) -> int:
-        """How many have come so far."""
-        return self._gained.rows
-
     def pages(self) -> Iterator[tuple[RowVersion, ...]]:
         """One call. Raises StreamBroken, Unreachable, WireError, grpc.RpcError where there are more to come."""
         for body in received(self.messages(), self._gained.fetch.source):

@@ -8,7 +8,7 @@ as often as it may be (``ringlog.node.tries``): then an operator has it tried ag
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ringlog.kernel.state import ClusterState
@@ -20,10 +20,10 @@ from ringlog.protocol.effects import At, Steps, WallClock
 
 @dataclass(frozen=True, slots=True)
 class AskAgain:
-    """Why a stream has to be asked for again. ``got_on``: the call was not in vain, it only was too short."""
+    """Why a stream has to be asked for again. ``is_late``: nothing is wrong, but the call's time is over."""
 
     why: str
-    got_on: bool = False
+    is_late: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +49,12 @@ class EndPages:
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """Wait before the next attempt; ``seconds`` is None if there is none as things are."""
+    """Wait before the next attempt; ``seconds`` is None if there is none as things are. ``why``: the last was in
+    vain.
+    """
 
     seconds: float | None
+    why: str = ""
 
 
 def stream(
@@ -69,14 +72,16 @@ def stream(
         broken: AskAgain | None = yield from _called()
         if broken is None:
             break
-        if not broken.got_on and wanted():
+        if not broken.is_late and wanted():
             now = yield WallClock()
-            yield Again(tries.failed(fetch, fetch.operation, fetch.source, state(), broken.why, now))
+            again = tries.failed(fetch, fetch.operation, fetch.source, state(), broken.why, now)
+            yield Again(again, broken.why)
     tries.over(fetch)
 
 
 def _called() -> Steps[AskAgain | None]:
-    """One call; None if it brought all that was missing."""
+    """One call; None if it brought all that was missing. One that is late was in vain if it brought nothing."""
+    has_kept = False
     page = yield NextPage(is_first=True)
     while not isinstance(page, AskAgain):
         if not page:
@@ -84,8 +89,9 @@ def _called() -> Steps[AskAgain | None]:
             return None
         if not (yield KeepPage(page)):
             return AskAgain("nobody wants it any more, or what came was not asked for")
+        has_kept = True
         page = yield NextPage(is_first=False)
-    return page
+    return replace(page, is_late=page.is_late and has_kept)
 
 
 class GainedRows:

@@ -62,7 +62,7 @@ from ringlog.protocol.submission import AskFor, NoAnswer, insist
 from ringlog.sim.actors.kept_log import SimLogCopy
 from ringlog.sim.actors.kept_rows import ROWS, FailingRows, rows_of
 from ringlog.sim.actors.peers import SimPeers
-from ringlog.sim.actors.registers import SimRegisters, streaming
+from ringlog.sim.actors.registers import SimRegisters, StreamCalls, streaming
 from ringlog.sim.broker import ACKS, LOAD, MUTATIONS, SimRecord, SimTail
 from ringlog.sim.chance import Chance
 from ringlog.sim.client import SimClient
@@ -402,6 +402,7 @@ class SimNode:
     def _fetch(self, fetch: RowFetch) -> Step:
         sim, holder, gained, is_whole = self.sim, self.holder, GainedRows(self.holder, fetch), False
         source: SimNode = sim.shared["nodes"][fetch.source]
+        calls = StreamCalls(sim.world, self.host, source.host)
 
         def ask(answer: Callable[[Any], None]) -> None:
             answer(source.serve(fetch, gained.last))
@@ -410,11 +411,11 @@ class SimNode:
             nonlocal is_whole
             if is_whole and not effect.is_first:
                 return ()
-            try:
-                page, is_whole = yield from sim.world.call(self.host, source.host, ask, 2 * SECOND)
-            except (NotReady, NotServed, Unanswered) as waiting:
-                sim.did["stream", type(waiting).__name__] += 1
-                return AskAgain(type(waiting).__name__)
+            found = yield from calls.ask(effect, ask)
+            if isinstance(found, AskAgain):
+                sim.did["stream", found.why] += 1
+                return found
+            page, is_whole = found
             return page
 
         def keep(effect: KeepPage) -> Step:

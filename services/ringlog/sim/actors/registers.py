@@ -6,7 +6,7 @@ batch of the journal takes a while to get to the disk. On the host's disk: ``reg
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -16,6 +16,7 @@ from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Epoch, Micros, NodeId, OperationId
 from ringlog.node import registers
 from ringlog.node.cells import Excerpt
+from ringlog.node.holder import NotReady, NotServed
 from ringlog.node.image import Image, fold
 from ringlog.node.protocol.registers import Done, DurableRegisters
 from ringlog.node.protocol.requests import take
@@ -27,7 +28,7 @@ from ringlog.sim.actors.requests import hold
 from ringlog.sim.chance import Chance
 from ringlog.sim.replica import Performers, SimReplica, Step, perform
 from ringlog.sim.world import MS, SECOND, Signal, SimHost, SimWorld, Unanswered
-from ringlog.wire.cells import Key
+from ringlog.wire.cells import Key, RegisterCell
 from ringlog.wire.data import JournalRecord, ReadReply, ReadRequest, WriteReply, WriteRequest
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 
 DISK = "registers"
 RETRY_US: Micros = 250 * MS
+CALL_US: Micros = 2 * SECOND
+"""A call's time: short, so that streams get on over several."""
 PAGE = 2
 """Cells that a page of a stream has at most: few, so that streams are cut off between pages."""
 
@@ -53,6 +56,16 @@ class Message:
     planned: ClusterState
     source: SimHost
     answer: Callable[[Any], None]
+
+
+@dataclass(eq=False, slots=True)
+class CellsCall:
+    """A call for what follows ``after``; ``cells``: what is still to come, once the source has it in its ``life``."""
+
+    fetch: RegisterFetch
+    after: Key | None
+    cells: Iterator[tuple[Key, RegisterCell]] | None = None
+    life: int = -1
 
 
 class SimJournal:
@@ -228,13 +241,14 @@ class SimRegisters:
     def _fetch(self, kept: DurableRegisters, fetch: RegisterFetch) -> Step:
         world, did = self.sim.world, self.sim.did
         source: SimRegisters = self.sim.shared["nodes"][fetch.source].registers
+        calls = StreamCalls(world, self.host, source.host)
+        call = CellsCall(fetch, None)
 
-        def next_page(_: NextPage) -> Step:
-            ask = partial(source.page, fetch, kept.mark(fetch))
-            try:
-                return (yield from world.call(self.host, source.host, ask, 2 * SECOND))
-            except (NotYet, Unanswered) as waiting:
-                return AskAgain(type(waiting).__name__)
+        def next_page(effect: NextPage) -> Step:
+            nonlocal call
+            if effect.is_first:
+                call = CellsCall(fetch, kept.mark(fetch))
+            return calls.ask(effect, partial(source.page, call))
 
         def keep(effect: KeepPage) -> Step:
             is_kept = yield from self._on_disk(partial(kept.receive_page, fetch, effect.page))
@@ -250,17 +264,41 @@ class SimRegisters:
         at_once, in_time = streaming(self.host, world, self._chance, self._slowness, self.news)
         return perform(steps, {**at_once, EndPages: end}, {**in_time, NextPage: next_page, KeepPage: keep})
 
-    def page(self, fetch: RegisterFetch, after: Key | None, answer: Callable[[Any], None]) -> None:
-        """These registers as a source: some of those behind a register."""
-        if self._life != self.host.life:
+    def page(self, call: CellsCall, answer: Callable[[Any], None]) -> None:
+        """These registers as a source: some of those that were here when the call came in."""
+        if self._life != self.host.life or (call.cells is not None and call.life != self._life):
             answer(NotYet())
             return
-        found = registers.snapshot(self.value, fetch)
-        if isinstance(found, Excerpt):
-            answer(dict(islice(found.after(after), PAGE)))
-            return
-        self.sim.did["register", "stream waits" if isinstance(found, Behind) else "stream not served"] += 1
-        answer(NotYet())
+        if call.cells is None:
+            found = registers.snapshot(self.value, call.fetch)
+            if not isinstance(found, Excerpt):
+                self.sim.did["register", "stream waits" if isinstance(found, Behind) else "stream not served"] += 1
+                answer(NotYet())
+                return
+            call.cells, call.life = found.after(call.after), self._life
+        answer(dict(islice(call.cells, PAGE)))
+
+
+class StreamCalls:
+    """The calls of one stream to ``host`` from ``source``, each with its time."""
+
+    def __init__(self, world: SimWorld, host: SimHost, source: SimHost) -> None:
+        self._world = world
+        self._host = host
+        self._source = source
+        self._until: Micros = 0
+
+    def ask(self, effect: NextPage, ask: Callable[[Callable[[Any], None]], None]) -> Step:
+        """The answer to ``ask``, or AskAgain."""
+        world = self._world
+        if effect.is_first:
+            self._until = world.now + CALL_US
+        try:
+            return (yield from world.call(self._host, self._source, ask, max(self._until - world.now, 1)))
+        except Unanswered as late:
+            return AskAgain(type(late).__name__, is_late=True)
+        except (NotYet, NotReady, NotServed) as waiting:
+            return AskAgain(type(waiting).__name__)
 
 
 def streaming(
