@@ -1,11 +1,9 @@
-"""Taking a CDC writer's right to write away, for ever.
-
-A fence is four things in this order, none of which may be left out: the rights go, at the broker; every leader is seen
-to refuse; only then is it read where the CDC topic ends; and only then does the log say that the incarnation is fenced,
-with those positions. Whatever stops in between is repeated from the beginning: each step may be done twice.
-"""
+"""Fencing a CDC writer at a real broker: ``ringlog.protocol.fencing`` says in which order."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 from confluent_kafka import Consumer, TopicPartition
 
@@ -14,6 +12,9 @@ from ringlog.kernel.state import CdcWriter
 from ringlog.kernel.values import Position
 from ringlog.log.rights import NoAuthorizer, NoListener, NoRights, await_gone, deny, principals
 from ringlog.log.topics import CDC, admin_client, topic_name
+from ringlog.protocol import fencing as steps
+from ringlog.protocol.effects import carry_out
+from ringlog.protocol.fencing import EndsOfRows, TakeRights
 from ringlog.runtime.context import ClusterContext
 from ringlog.runtime.kafka_config import connection
 
@@ -29,11 +30,14 @@ def fence(
     i_made_sure: str | None = None,
 ) -> FenceCdcWriter:
     """Everything but the log's part, and the command that is it. Raises LogError."""
-    if i_made_sure is None:
-        words = f"{reason}; rights taken from {', '.join(_take_rights(context, writer, listener, protocol))}"
-    else:
-        words = f"{reason}; without the broker: {i_made_sure}"
-    return FenceCdcWriter(writer.name, writer.incarnation, _ends(context), words)
+
+    def take_rights(effect: TakeRights) -> str:
+        if i_made_sure is not None:
+            return f"without the broker: {i_made_sure}"
+        return f"rights taken from {', '.join(_take_rights(context, effect.writer, listener, protocol))}"
+
+    handlers: dict[type, Callable[[Any], Any]] = {TakeRights: take_rights, EndsOfRows: lambda _: _ends(context)}
+    return carry_out(steps.fence(writer, reason), lambda effect: handlers[type(effect)](effect))
 
 
 def _take_rights(context: ClusterContext, writer: CdcWriter, listener: str | None, protocol: str) -> tuple[str, ...]:

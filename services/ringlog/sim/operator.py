@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ringlog.client.results import AppliedResult, RejectedResult
 from ringlog.kernel.commands.cdc import CloseCdcGeneration
 from ringlog.kernel.commands.cdc_clock import LowerCdcWriter
-from ringlog.kernel.commands.cdc_writers import FenceCdcWriter
 from ringlog.kernel.commands.cluster import ChangeSettings, Noop
 from ringlog.kernel.commands.keyspaces import DropKeyspace
 from ringlog.kernel.commands.movements import Assassinate, Remove
@@ -20,13 +19,14 @@ from ringlog.kernel.state import in_order
 from ringlog.kernel.values import Command, Micros, NodeId, OperationId, Position
 from ringlog.operator.clocks import lowest_horizon, settled_lowering
 from ringlog.operator.errors import Refused
+from ringlog.protocol.fencing import EndsOfRows, TakeRights, fence
 from ringlog.protocol.submission import NoAnswer
 from ringlog.sim.broker import CDC, MUTATIONS
 from ringlog.sim.chance import Chance
 from ringlog.sim.client import SimClient
-from ringlog.sim.replica import Step
+from ringlog.sim.replica import Step, perform
 from ringlog.sim.rest import helpless
-from ringlog.sim.world import MS, SECOND, SimHost, Unanswered
+from ringlog.sim.world import MS, SECOND, SimHost
 from ringlog.wire.errors import WireError
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ class SimOperator:
                     break
 
     def fence(self, take_rights: Callable[[], None], again: Callable[[], None], *, closes: bool) -> None:
-        """End the CDC writer, as ``ringlog cdc fence`` does it: rights, ends of the topic, the word in the log.
+        """End the CDC writer, as ``ringlog cdc fence`` does it, with ``take_rights`` in place of the broker's rules.
 
         ``again``: start the job if it waits for that; ``closes``: and have the oldest generation closed without it,
         since it is the only one.
@@ -173,18 +173,16 @@ class SimOperator:
             self.sim.world.spawn(self.host, "operator.fence", self._fence(take_rights, again, closes), self._ended)
 
     def _fence(self, take_rights: Callable[[], None], again: Callable[[], None], closes: bool) -> Step:
+        def rights_taken(_: TakeRights) -> str:
+            take_rights()
+            return "rights taken"
+
         # Whatever registers from here on is another incarnation, and the log refuses the fence.
         state = yield from self._client.replica.barrier()
         for _, writer in in_order(state.writers):
-            take_rights()
-            ends = []
-            for partition in self.sim.broker.topics[CDC]:
-                end = None
-                while end is None:
-                    with suppress(Unanswered):
-                        end = yield from self.sim.broker.end(self.host, CDC, partition.number)
-                ends.append(Position(partition.number, end))
-            command: Command = FenceCdcWriter(writer.name, writer.incarnation, tuple(ends), "gone for good")
+            at_once: dict[type, Callable[[Any], Any]] = {TakeRights: rights_taken}
+            steps = fence(writer, "gone for good")
+            command: Command = yield from perform(steps, at_once, {EndsOfRows: lambda _: self._ends_of_rows()})
             told = yield from self._told(command)
             for _ in range(CLOSINGS if closes and told == "AppliedResult" else 0):
                 generations = self._client.replica.state.generations
@@ -196,6 +194,12 @@ class SimOperator:
             if told == "AppliedResult":
                 yield from self._lower(writer.name, writer.incarnation)
             again()
+
+    def _ends_of_rows(self) -> Step:
+        found = None
+        while found is None:
+            found = yield from self.sim.broker.ends(self.host, CDC)
+        return tuple(Position(*one) for one in sorted(found.items()))
 
     def _lower(self, name: str, incarnation: str) -> Step:
         """Take back what the fenced writer promised beyond what it may have used, as ``ringlog cdc lower`` does it."""
