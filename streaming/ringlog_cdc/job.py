@@ -43,8 +43,8 @@ from ringlog_cdc.lake.opening import open_lake
 from ringlog_cdc.metrics import Metrics
 from ringlog_cdc.plan_store import CLAIM, PlanStore, claim_checkpoint, give_up_claim
 from ringlog_cdc.progress import BatchProgress, Listener, Observer, unobserved
-from ringlog_cdc.protocol.batch import CheckCheckpoint, ClaimCheckpoint, GiveUpClaim, LookUp, start
-from ringlog_cdc.recovery import Index, make_index
+from ringlog_cdc.protocol.batch import CheckCheckpoint, ClaimCheckpoint, GiveUpClaim, start
+from ringlog_cdc.recovery import Index, Indexing
 from ringlog_cdc.retention import RetentionKeeper
 from ringlog_cdc.session import (
     SPARK_GONE,
@@ -130,7 +130,6 @@ class CdcJob:
                 ClaimCheckpoint: lambda effect: self._claim(effect, offsets),
                 CheckCheckpoint: lambda effect: self._check(effect.state, client, offsets),
                 GiveUpClaim: lambda _: give_up_claim(settings.checkpoint),
-                LookUp: lambda _: self._look_up(client.replica.state, offsets),
             }
             epoch = self.writer.carry_out(start(self.writer.promises), self.stopping)
             self._open(self.writer.stop)
@@ -201,10 +200,9 @@ class CdcJob:
         self._starts = self._first_offsets(offsets, state, store)
         sources = offsets.partitions(settings.source_topic)
         self._shares = shares_of(sources, settings.max_offsets_per_trigger, sources_of(settings.checkpoint))
+        indexing = Indexing(self._index, self._session, settings, offsets, self._starts, self.progress)
+        self.writer.driver.handlers |= indexing.handlers
         return self._index.is_needed(state, store.head)
-
-    def _look_up(self, state: ClusterState, offsets: Offsets) -> None:
-        make_index(self._index, self._session, self.settings, offsets, state, self._starts, self.progress)
 
     def _meet_lake(self, client: Client, offsets: Offsets) -> None:
         """The lake, if there is one, gets what the topic has; rows of stored plan parts are left to these."""

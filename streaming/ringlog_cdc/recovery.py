@@ -48,12 +48,12 @@ from ringlog_cdc.known import (
     concerns,
     known_of,
     may_have_written,
-    settled_of,
 )
 from ringlog_cdc.lake.heads import decoded, heads_of
 from ringlog_cdc.plan import OffsetRange, PlanEntry
 from ringlog_cdc.plan_store import create_if_absent
 from ringlog_cdc.progress import BatchProgress
+from ringlog_cdc.protocol.batch import BeginLookUp, EndLookUp, NoteTopic
 from ringlog_cdc.routing import crc32_rows
 from ringlog_cdc.settings import JobSettings
 from ringlog_cdc.source import Offsets
@@ -150,36 +150,54 @@ class Index:
         return replace(known_of(noted), settled=self.settled, lasts=self.lasts)
 
 
-def make_index(
-    index: Index,
-    session: SparkSession,
-    settings: JobSettings,
-    offsets: Offsets,
-    state: ClusterState,
-    starts: Positions,
-    say: BatchProgress,
-) -> None:
-    """Read both topics, step by step. ``starts``: where the job will begin to read each partition of the mutations.
-
-    Raises CdcError ``source_cut`` where the mutations topic ends before what was decided of it.
+class Indexing:
+    """Performs the look-up (``ringlog_cdc.protocol.batch.look_up``), each topic in chunks. ``starts``: where the job
+    will begin to read each partition of the mutations; ``handlers``: by effect.
     """
-    settled = settled_of(state, settings.source_topic)
-    check_source(settled, offsets.ends(settings.source_topic))
-    index.begin(settled)
-    reader = TopicReader(session, settings)
-    partitions = offsets.partitions(settings.sink_topic)
-    begins = first_place(offsets, settings.sink_topic, state)
-    for topic, of_rows in ((settings.sink_topic, True), (settings.letters_topic, False)):
-        ends, first = offsets.ends(topic), begins if of_rows else offsets.begins(topic)
+
+    def __init__(
+        self,
+        index: Index,
+        session: SparkSession,
+        settings: JobSettings,
+        offsets: Offsets,
+        starts: Positions,
+        say: BatchProgress,
+    ) -> None:
+        self._index = index
+        self._reader = TopicReader(session, settings)
+        self._settings = settings
+        self._offsets = offsets
+        self._starts = starts
+        self._say = say
+        self.handlers: dict[type, Callable[[Any], None]] = {
+            BeginLookUp: self._begin,
+            NoteTopic: self._note,
+            EndLookUp: lambda _: self._end(),
+        }
+
+    def _begin(self, effect: BeginLookUp) -> None:
+        """Raises CdcError ``source_cut``."""
+        check_source(effect.settled, self._offsets.ends(self._settings.source_topic))
+        self._index.begin(effect.settled)
+
+    def _note(self, effect: NoteTopic) -> None:
+        settings, offsets = self._settings, self._offsets
+        topic = settings.letters_topic if effect.letters else settings.sink_topic
+        partitions = offsets.partitions(settings.sink_topic)
+        first = offsets.begins(topic) if effect.letters else first_place(offsets, topic, effect.state)
+        ends = offsets.ends(topic)
         total, done = sum(ends.values()) - sum(first.values()), 0
         for begin, end in chunks(first, ends, CHUNK):
-            found = reader.read(topic, begin, end)
-            chosen = _rows(found, settings, partitions) if of_rows else _letters(found, settings)
-            index.note(chosen.where(at_or_after(starts)).toArrow())
+            found = self._reader.read(topic, begin, end)
+            chosen = _letters(found, settings) if effect.letters else _rows(found, settings, partitions)
+            self._index.note(chosen.where(at_or_after(self._starts)).toArrow())
             done += sum(end.values()) - sum(begin.values())
-            say.emit("recovering", topic=topic, records=done, of=total)
-    index.finish()
-    say.emit("recovered", bounds=index.bounds)
+            self._say.emit("recovering", topic=topic, records=done, of=total)
+
+    def _end(self) -> None:
+        self._index.finish()
+        self._say.emit("recovered", bounds=self._index.bounds)
 
 
 def check_source(settled: Positions, ends: Positions) -> None:

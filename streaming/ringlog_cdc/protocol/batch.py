@@ -27,7 +27,7 @@ from ringlog.protocol.role import Look
 from ringlog_cdc.chain import PlanChain
 from ringlog_cdc.decisions import Draft, check_place, closed_for, decide, next_positions, still_known
 from ringlog_cdc.errors import CdcError, ChainBroken, checkpoint_lost, source_in_use
-from ringlog_cdc.known import cut_off, is_cut_off, is_lost, may_revive
+from ringlog_cdc.known import cut_off, is_cut_off, is_lost, may_revive, settled_of
 from ringlog_cdc.plan import (
     OffsetRange,
     PlanEntry,
@@ -68,8 +68,25 @@ class GiveUpClaim:
 
 
 @dataclass(frozen=True, slots=True)
-class LookUp:
-    """Note what the topics have by checkpoints before this one."""
+class BeginLookUp:
+    """Begin to note what the topics have by checkpoints before this one: an attempt before is forgotten. ``settled``:
+    source partition to the offset below which all is decided. The driver raises CdcError where the source ends before.
+    """
+
+    settled: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class NoteTopic:
+    """Note all that the topic of rows, or that of the ``letters``, has now. ``state``: the log by then."""
+
+    state: ClusterState
+    letters: bool
+
+
+@dataclass(frozen=True, slots=True)
+class EndLookUp:
+    """All is noted: keep it, for ever. What another driver kept meanwhile stays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,8 +193,17 @@ def start(promises: Promises) -> Steps[Epoch]:
         yield GiveUpClaim()
         raise checkpoint_lost(name)
     if recovers:
-        yield LookUp()
+        yield from look_up(source)
     return epoch
+
+
+def look_up(source: str) -> Steps[None]:
+    """Have it noted what is there of the mutations of ``source``, under no right to write but this writer's."""
+    state = yield Newest()
+    yield BeginLookUp(settled_of(state, source))
+    yield NoteTopic(state, letters=False)
+    yield NoteTopic(state, letters=True)
+    yield EndLookUp()
 
 
 class Batches:

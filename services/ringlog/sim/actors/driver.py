@@ -31,19 +31,21 @@ from ringlog.sim.replica import Step
 from ringlog.sim.world import MS, SECOND, Signal, SimHost, Unanswered
 from ringlog_cdc.decisions import context_of, table_of
 from ringlog_cdc.errors import CdcError, checkpoint_lost
-from ringlog_cdc.known import LETTERS, Noted, known_of, may_have_written, settled_of
+from ringlog_cdc.known import LETTERS, KnownRows, Noted, known_of, may_have_written
 from ringlog_cdc.plan import PartitionFacts, PlanEntry
 from ringlog_cdc.protocol.batch import (
     AppendedSince,
     AwaitState,
     Batches,
     Begin,
+    BeginLookUp,
     CheckCheckpoint,
     ClaimCheckpoint,
+    EndLookUp,
     FactsOf,
     GiveUpClaim,
-    LookUp,
     MarkDone,
+    NoteTopic,
     PutContext,
     ReportHeld,
     WriteRows,
@@ -71,6 +73,25 @@ class MicroBatch:
     rows: Sequence[Taken]
 
 
+class NotedTopics:
+    """What a look-up has found so far, in the memory of its driver. ``settled``: as ``KnownRows`` has it."""
+
+    def __init__(self, settled: Mapping[int, int]) -> None:
+        self._settled = settled
+        self._found: list[Noted] = []
+        self._lasts: dict[tuple[int, int], int] = {}
+
+    def add(self, names: Iterable[Noted], to: int) -> None:
+        """What is in the partition ``to`` of the CDC topic, or among the ``LETTERS``."""
+        for name in names:
+            self._found.append(name)
+            self._lasts[name[0], to] = max(name[1], self._lasts.get((name[0], to), 0))
+
+    def known(self) -> KnownRows:
+        """All of it."""
+        return replace(known_of(self._found), settled=self._settled, lasts=self._lasts)
+
+
 class Driver:
     """One run of the job on ``host``, with the checkpoint on ``disk``'s disk."""
 
@@ -90,6 +111,7 @@ class Driver:
         self._writer: SimWriter
         self._images: ImagedParts
         self._batch: MicroBatch
+        self._noted: NotedTopics
 
     def run(self) -> Step:
         """Start and work, until a CdcError is raised."""
@@ -125,7 +147,9 @@ class Driver:
         self._replica.in_time |= {
             ClaimCheckpoint: self._claim,
             CheckCheckpoint: self._look_ahead,
-            LookUp: lambda _: self._look_up(),
+            BeginLookUp: self._begin_look_up,
+            NoteTopic: self._note_topic,
+            EndLookUp: lambda _: self._end_look_up(),
             At: self._at,
             PutContext: lambda effect: self._store.put_context(effect.context),
             AwaitState: self._next_state,
@@ -165,28 +189,25 @@ class Driver:
             folder.recovers = True
         return folder.recovers
 
-    def _look_up(self) -> Step:
-        """Read both topics as they are, and keep what is there: all that earlier checkpoints have led to."""
-        found: list[Noted] = []
-        lasts: dict[tuple[int, int], int] = {}
-        for topic in (CDC, DEAD):
-            for partition in self.sim.broker.topics[topic]:
-                records = None
-                while records is None:
-                    self._check()
-                    with suppress(Unanswered):
-                        records = yield from self.sim.broker.read(self.host, topic, partition.number)
-                names = [*map(noted, records)]
-                found += names
-                to = LETTERS if topic == DEAD else partition.number
-                for name in names:
-                    lasts[name[0], to] = max(name[1], lasts.get((name[0], to), 0))
+    def _begin_look_up(self, effect: BeginLookUp) -> Step:
+        yield from self._store.writes()
+        self._noted = NotedTopics(effect.settled)
+
+    def _note_topic(self, effect: NoteTopic) -> Step:
+        topic = DEAD if effect.letters else CDC
+        for partition in self.sim.broker.topics[topic]:
+            records = None
+            while records is None:
+                self._check()
+                with suppress(Unanswered):
+                    records = yield from self.sim.broker.read(self.host, topic, partition.number)
+            self._noted.add(map(noted, records), LETTERS if effect.letters else partition.number)
+
+    def _end_look_up(self) -> Step:
         yield from self._store.writes()
         folder = self._store.folder
         if folder.known is None:
-            settled = settled_of(self._replica.state, MUTATIONS)
-            folder.known = replace(known_of(found), settled=settled, lasts=lasts)
-            folder.recovers = False
+            folder.known, folder.recovers = self._noted.known(), False
         self.sim.did["cdc", "looked up"] += 1
 
     # ---------------------------------------------------------------------------------------------- batches
