@@ -1,4 +1,4 @@
-"""A member of the metadata service keeps a copy of the log: the thread that does, and what waits for it.
+"""A member of the metadata service keeps a copy of the log: ``ringlog.node.protocol.copying`` on a thread and a file.
 
 While the node is in a group of the service, everything that the log has goes to its file (``ringlog.node.log_copy``),
 and no epoch is acknowledged before it is there: so the acknowledgement that makes a node a member says that it has the
@@ -19,49 +19,30 @@ import contextlib
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from ringlog.kernel.history import contradicts
 from ringlog.kernel.state import ClusterState
-from ringlog.kernel.values import Epoch, NodeId, OperationId
+from ringlog.kernel.values import Epoch, OperationId
 from ringlog.log.beginning import Beginning
 from ringlog.log.errors import CopyDamaged, LogTruncated, LogUnavailable, TopicMissing, WaitTimedOut
 from ringlog.log.folding import Start
 from ringlog.log.pace import LooksToSpare
-from ringlog.log.port import MetadataLog
+from ringlog.log.port import LogTail, MetadataLog
 from ringlog.log.replica import LogReplica
 from ringlog.node.errors import NodeFailed
-from ringlog.node.identity import EPOCH_MAX
 from ringlog.node.log_copy import CopyFile, HeldLog, reopened
+from ringlog.node.patience import Stopped
 from ringlog.node.protocol.acks import RegisterSide
+from ringlog.node.protocol.copying import AwaitMember, CloseCopy, CopySide, OpenCopy, TakeRecords, keep_copy
+from ringlog.node.protocol.turn import MayAcknowledge, Rest
+from ringlog.protocol.effects import carry_out
 from ringlog.runtime.logs import get_logger
 
-POLL_S: Final = 0.2
 LOOK_S: Final = 1.0
 EVIDENCE: Final = ".damaged"
 
 log = get_logger("ringlog.node")
-
-
-class CopySide:
-    """How far the copy of node ``node`` goes. ``acknowledged``: the epoch that the node acknowledged so far."""
-
-    def __init__(self, node: NodeId, acknowledged: Epoch) -> None:
-        self._node = node
-        self._held = acknowledged
-
-    def is_member(self, state: ClusterState) -> bool:
-        """True while the node is in a group of the metadata service: it keeps the log."""
-        return self._node in state.service
-
-    def acknowledgeable(self, state: ClusterState) -> Epoch:
-        """The newest epoch that a node may acknowledge under this state as far as its copy goes."""
-        return self._held if self.is_member(state) else EPOCH_MAX
-
-    def holds(self, epoch: Epoch) -> bool:
-        """All up to that epoch is on the disk by now; True if that is news."""
-        is_news, self._held = epoch > self._held, max(epoch, self._held)
-        return is_news
 
 
 class MemberCopy(CopySide):
@@ -87,6 +68,8 @@ class MemberCopy(CopySide):
         self._news = news
         self._stopping = stopping
         self._copy: CopyFile | None = None
+        self._tail: LogTail | None = None
+        self._looks = LooksToSpare()
 
     @property
     def entries(self) -> CopyFile | None:
@@ -95,43 +78,62 @@ class MemberCopy(CopySide):
 
     def run(self) -> None:
         """Keep the copy while the node is a member, until it stops. Raises NodeFailed, LogError."""
+        handlers: dict[type, Callable[[Any], Any]] = {
+            AwaitMember: lambda _: self._await_member(),
+            OpenCopy: lambda _: self._open(),
+            TakeRecords: lambda effect: self._take(effect.patience / 1e6),
+            CloseCopy: lambda _: self._hold(None),
+            MayAcknowledge: lambda _: self._news.set(),
+            Rest: lambda effect: self._stopping.wait(effect.time / 1e6),
+        }
+
+        def perform(effect: Any) -> Any:
+            if self._stopping.is_set():
+                raise Stopped
+            return handlers[type(effect)](effect)
+
         try:
-            while not self._stopping.is_set():
-                with contextlib.suppress(WaitTimedOut):
-                    self._replica.wait_for(self.is_member, LOOK_S, "the node to be a member")
-                    with contextlib.suppress(LogUnavailable, TopicMissing):
-                        self._follow()
-                self._stopping.wait(POLL_S if self.is_member(self._replica.state) else 0)
+            carry_out(keep_copy(self, lambda: self._replica.state), perform)
+        except OSError as error:
+            raise NodeFailed(f"{self._path}: {error.strerror}: the node's copy of the log cannot be kept") from error
+        except Stopped:
+            pass
         finally:
             self._hold(None)
 
-    def _follow(self) -> None:
-        """Keep it until the node is no member, or the log begins behind it. Raises LogUnavailable, and as ``run``."""
+    def _await_member(self) -> None:
+        while not self._stopping.is_set():
+            with contextlib.suppress(WaitTimedOut):
+                self._replica.wait_for(self.is_member, LOOK_S, "the node to be a member")
+                return
+
+    def _open(self) -> bool:
         try:
             copy = opened(self._path, self._replica.log, self._beginning)
             self._hold(copy)
-            self._fill(copy)
-            self._hold(None)
-        except OSError as error:
-            raise NodeFailed(f"{self._path}: {error.strerror}: the node's copy of the log cannot be kept") from error
+            self._tail, self._looks = self._replica.log.tail(copy.held.next), LooksToSpare()
+        except (LogUnavailable, TopicMissing):
+            return False
+        return True
+
+    def _take(self, patience_s: float) -> Epoch | None:
+        assert self._copy is not None, "a copy is open"
+        assert self._tail is not None, "a copy is open"
+        try:
+            records = self._tail.poll(patience_s)
+            epoch = self._copy.take(records)
+        except (LogTruncated, LogUnavailable, TopicMissing):
+            return None
+        self._replica.pace.rest(self._looks, records)
+        return epoch
 
     def _hold(self, copy: CopyFile | None) -> None:
         before, self._copy = self._copy, copy
+        tail, self._tail = self._tail, None
+        if tail is not None:
+            tail.close()
         if before is not None:
             before.close()
-
-    def _fill(self, copy: CopyFile) -> None:
-        looks = LooksToSpare()
-        with contextlib.closing(self._replica.log.tail(copy.held.next)) as tail:
-            while not self._stopping.is_set() and self.is_member(self._replica.state):
-                try:
-                    records = tail.poll(POLL_S)
-                    epoch = copy.take(records)
-                except LogTruncated:
-                    return  # what is there now is looked at anew
-                if self.holds(epoch):
-                    self._news.set()
-                self._replica.pace.rest(looks, records)
 
 
 class CopiedSide:

@@ -1,31 +1,33 @@
-"""A member's copy of the log on the simulated disk: what may be acknowledged, and with what it goes on, is as it ships.
+"""A member's copy of the log on the simulated disk: ``ringlog.node.protocol.copying`` on virtual time.
 
-Retold is the loop around that: in production it blocks on a reader of the log and writes to a file, whose damage is
-tested there (``ringlog.node.log_copy``). It begins where the run does, or with a snapshot. On the host's disk: ``log``.
+The file is a value here; its damage is tested where it is (``ringlog.node.log_copy``). It begins where the run does, or
+with a snapshot. On the host's disk: ``log``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ringlog.kernel.values import Micros, NodeId
 from ringlog.log.errors import LogUnavailable
 from ringlog.log.folding import Start
 from ringlog.log.port import LogRecord
 from ringlog.node.log_copy import HeldLog
-from ringlog.node.member_copy import CopySide, goes_on
+from ringlog.node.member_copy import goes_on
+from ringlog.node.protocol.copying import AwaitMember, CloseCopy, CopySide, OpenCopy, TakeRecords, keep_copy
+from ringlog.node.protocol.turn import MayAcknowledge, Rest
 from ringlog.sim.at_once import IDENTITY, TopicAtOnce
-from ringlog.sim.broker import METADATA, RETRY_US, SimRecord
+from ringlog.sim.broker import METADATA, SimRecord, SimTail
 from ringlog.sim.chance import Chance
-from ringlog.sim.replica import SimReplica, Step
+from ringlog.sim.replica import Performers, SimReplica, Step, perform
 from ringlog.sim.world import MS, Signal, SimHost
 
 if TYPE_CHECKING:
     from ringlog.sim.simulation import Simulation
 
 DISK: Final = "log"
-LOOK_US: Micros = 200 * MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +49,34 @@ class SimLogCopy(CopySide):
         self._news = news
         self._chance = Chance(sim.world.seed, f"copy/{host.name}/{host.life}")
         self._slowness: Micros = Chance(sim.world.seed, f"copy/{host.name}").pick([1, 20, 200, 900]) * MS
+        self._log: HeldLog | None = None
+        self._tail: SimTail | None = None
+        self._inbox: list[SimRecord] = []
+        self._arrived = Signal()
 
     def run(self) -> Step:
         """Keep the copy while the node is a member, for ever."""
-        while True:
-            while not self.is_member(self._replica.state):
-                yield self._replica.changed
-            held = yield from self._opened()
-            yield from self._fill(held)
+        at_once: dict[type, Callable[[Any], Any]] = {
+            OpenCopy: lambda _: self._open(),
+            CloseCopy: lambda _: self._close(),
+            MayAcknowledge: lambda _: self._news.fire(),
+        }
+        in_time: Performers = {
+            AwaitMember: lambda _: self._await_member(),
+            TakeRecords: self._take,
+            Rest: lambda effect: self._rest(effect.time),
+        }
+        return perform(keep_copy(self, lambda: self._replica.state), at_once, in_time)
 
-    def _opened(self) -> Step:
+    def _await_member(self) -> Step:
+        while not self.is_member(self._replica.state):
+            yield self._replica.changed
+
+    def _rest(self, time: Micros) -> Step:
+        yield time
+
+    def _open(self) -> bool:
+        self._close()
         sim, host = self._sim, self._host
         kept: KeptLog | None = host.disk.get(DISK)
         before = None
@@ -65,36 +85,37 @@ class SimLogCopy(CopySide):
             for record in kept.records:
                 before.take(record)
         topic = TopicAtOnce(sim.broker, METADATA, sim.log_ends.deaths, host)
-        while True:
-            try:
-                held = goes_on(before, topic, lambda: sim.begin(f"{host.name}'s copy"), host.name)
-                break
-            except LogUnavailable:
-                yield RETRY_US
+        try:
+            held = goes_on(before, topic, lambda: sim.begin(f"{host.name}'s copy"), host.name)
+        except LogUnavailable:
+            return False
         if held is not before:
             sim.world.store(host, DISK, KeptLog(held.base))
             sim.did["members", "copies begun"] += 1
-        return held
+        self._log, self._tail = held, sim.broker.tail(host, METADATA, 0, held.next, self._came)
+        return True
 
-    def _fill(self, held: HeldLog) -> Step:
-        came, inbox, host = Signal(), list[SimRecord](), self._host
+    def _came(self, records: list[SimRecord]) -> None:
+        self._inbox += records
+        self._arrived.fire()
 
-        def take(records: list[SimRecord]) -> None:
-            inbox.extend(records)
-            came.fire()
-
-        tail = self._sim.broker.tail(host, METADATA, 0, held.next, take)
-        while self.is_member(self._replica.state):
-            if not inbox:
-                yield came, LOOK_US
-                continue
+    def _take(self, effect: TakeRecords) -> Step:
+        held = self._log
+        assert held is not None, "a copy is open"
+        if not self._inbox:
+            yield self._arrived, effect.patience
+        if self._inbox:
             yield self._chance.below(self._slowness) + 1
-            taken = [LogRecord(one.offset, one.value, one.time) for one in inbox]
-            inbox.clear()
+            taken = [LogRecord(one.offset, one.value, one.time) for one in self._inbox]
+            self._inbox.clear()
             self._keep(held, [record for record in taken if held.take(record)])
-            if self.holds(held.at.state.epoch):
-                self._news.fire()
-        tail.close()
+        return held.at.state.epoch
+
+    def _close(self) -> None:
+        if self._tail is not None:
+            self._tail.close()
+        self._log = self._tail = None
+        self._inbox.clear()
 
     def _keep(self, held: HeldLog, more: list[LogRecord]) -> None:
         """Have it on the disk."""
