@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
@@ -23,11 +23,12 @@ from ringlog.log.replica import LogReplica
 from ringlog_cdc.errors import StopRequested, WriterReplaced
 from ringlog_cdc.plan import OffsetRange, close_entry, route_entry
 from ringlog_cdc.plan_store import PlanStore
+from tests import waiting
 from tests.cdc.bench import BenchWriter
 from tests.system.cdc_world import World, now_us
 
-T = TypeVar("T")
 LEAD_US = 10_000_000
+until = partial(waiting.until, deadline_s=60, look_s=0.01)
 
 
 class Bench:
@@ -88,15 +89,6 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
         made = Bench(metadata, replica, tmp_path)
         made.world.join("n1", (0,), now_us() - 3_600_000_000)
         yield made
-
-
-def until(condition: Callable[[], T], what: str) -> T:
-    """The first true answer."""
-    deadline = time.monotonic() + 60
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"waited for {what}"
-        threading.Event().wait(0.01)
-    return found
 
 
 def test_a_new_writer_starts_at_the_oldest_open_generation(bench: Bench) -> None:

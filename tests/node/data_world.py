@@ -6,9 +6,9 @@ Operations go on by the decisions of the coordinator agent, on what the nodes' r
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from ringlog.client.coordinator import Coordinator
@@ -33,18 +33,11 @@ from ringlog.runtime.clock import SystemClock
 from ringlog.runtime.trust import Trust, current
 from ringlog.wire.data import PAGE_BYTES_MAX
 from ringlog.wire.records import NodeAck
+from tests import waiting
 from tests.kernel.entries import node, uuid
 
-DEADLINE_S = 60.0
-
-
-def until(condition: Callable[[], bool], what: str) -> None:
-    """Wait for it."""
-    end = time.monotonic() + DEADLINE_S
-    tick = threading.Event()
-    while not condition():
-        assert time.monotonic() < end, f"waited {DEADLINE_S} s for {what}"
-        tick.wait(0.005)
+until = partial(waiting.until, deadline_s=60, look_s=0.005)
+"""Of what threads of this process do."""
 
 
 class DataNode:

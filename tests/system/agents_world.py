@@ -6,13 +6,12 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
 
 from confluent_kafka import Consumer, TopicPartition
 from prometheus_client.parser import text_string_to_metric_families
+from tests.waiting import DEADLINE_S, until
 
 from ringlog.agents.status import StatusReader
 from ringlog.client.client import Client
@@ -27,9 +26,6 @@ from ringlog.stack import StackInfo
 from ringlog.wire.entries import decode_entry
 from ringlog.wire.records import Result, decode_result
 
-T = TypeVar("T")
-DEADLINE_S = 120.0
-LOOK_S = 0.05
 SESSION_TIMEOUT_S = 2
 AGENT = "-m", "ringlog.agents"
 DYING = """
@@ -51,21 +47,6 @@ def step(*arguments, **options):
 setattr(found, name, step)
 run(role)
 """
-
-
-def until(condition: Callable[[], T | None], what: str, deadline_s: float = DEADLINE_S) -> T:
-    """The first true value of ``condition``: an empty answer is none.
-
-    Only what hangs is to end by the deadline, so its time is counted in looks: while the machine stands still, or has
-    no time for the test, none goes by.
-    """
-    tick = threading.Event()
-    for _ in range(round(deadline_s / LOOK_S)):
-        found = condition()
-        if found:
-            return found
-        tick.wait(LOOK_S)
-    raise AssertionError(f"waited {deadline_s} s for {what}")
 
 
 def figures(exposition: str, labels: dict[str, str]) -> dict[str, float]:

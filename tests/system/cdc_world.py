@@ -6,7 +6,6 @@ the time that it names, so that tests need no waiting for clocks.
 
 from __future__ import annotations
 
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
@@ -16,6 +15,7 @@ from functools import cached_property
 from typing import TypeVar
 
 from confluent_kafka import Consumer, Producer, TopicPartition
+from tests import waiting
 
 from ringlog.client.direct import DirectAuthor
 from ringlog.client.founding import found_cluster
@@ -73,17 +73,16 @@ def write(key: str | None, number: int, timestamp: int | None = None, **changes:
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
-def until(
-    condition: Callable[[], T], what: str, check: Callable[[], None] | None = None, timeout_s: float = 240.0
-) -> T:
+def until(condition: Callable[[], T | None], what: str, check: Callable[[], None] | None = None) -> T:
     """The first true answer of ``condition``; ``check`` may raise why there will be none."""
-    deadline = time.monotonic() + timeout_s
-    while not (found := condition()):
-        if check is not None:
+
+    def found() -> T | None:
+        answer = condition()
+        if not answer and check is not None:
             check()
-        assert time.monotonic() < deadline, f"waited {timeout_s:.0f} s for {what}"
-        threading.Event().wait(0.1)
-    return found
+        return answer
+
+    return waiting.until(found, what, look_s=0.1)
 
 
 @dataclass(frozen=True, slots=True)
