@@ -32,12 +32,13 @@ QUICK = tests/agents tests/cache tests/kernel/commands tests/kernel/ring tests/k
   tests/kernel/test_encoding.py tests/kernel/test_fold.py tests/kernel/test_released_logs.py tests/log \
   tests/operator/test_author_json.py tests/operator/test_tokens.py tests/runtime tests/wire
 
+# What pytest makes of assertions costs two thirds of the collection there; local variables show as much when one fails.
 others: setup ## Run the quick tests on each other fitting Python that is installed in PATH, by pyenv, by uv
 	@services/ringlog/stack/find_python.sh --others \
 	  | while read -r python; do \
 	    venv=.venv-$$("$$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
 	    PYTHONPATH=services "$$python" -m ringlog.stack.bootstrap --light --venv "$$venv" </dev/null \
-	      && "$$venv/bin/pytest" --numprocesses 2 -q -p no:cacheprovider $(QUICK) </dev/null || exit; \
+	      && "$$venv/bin/pytest" --numprocesses 2 -q -p no:cacheprovider --assert plain --showlocals $(QUICK) </dev/null || exit; \
 	  done
 
 soak: setup ## Run the slow tests that rarely find anything, then fresh seeds of the simulator for HOURS (default 1)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+from collections import Counter
+from collections.abc import Generator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,22 +27,37 @@ setup_logs()
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Sorts by what a test needs (the order within a file stays): what is cheap to find out is found out first.
 
-    Where several processes share the tests, those with Spark come before the other real processes, and of these the
-    files with slow tests first: the longest pieces that cannot be divided must not be left for the end.
+    Where several processes share the tests, those with Spark come before the other real processes, of these the files
+    with slow tests first, then those with many: the longest pieces that cannot be divided must not be left for the end.
     """
     for item in items:
         left_out = item.get_closest_marker("soak")
         if left_out is not None and not (left_out.args and str(left_out.args[0])):
             raise pytest.UsageError(f"{item.nodeid}: what holds its promise in `make test`?")
-    spark, slow, system = (1, 2, 3) if hasattr(config, "workerinput") else (2, 1, 1)
+    shared = hasattr(config, "workerinput")
+    spark, slow, system = (1, 2, 3) if shared else (2, 1, 1)
     long = {item.path for item in items if item.get_closest_marker("slow")}
+    tests = Counter(item.path for item in items)
 
-    def costs(item: pytest.Item) -> int:
+    def costs(item: pytest.Item) -> tuple[int, int]:
         if item.get_closest_marker("spark"):
-            return spark
-        return (slow if item.path in long else system) if item.get_closest_marker("system") else 0
+            return spark, 0
+        if not item.get_closest_marker("system"):
+            return 0, 0
+        return (slow, 0) if item.path in long else (system, -tests[item.path] * shared)
 
     items.sort(key=costs)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Nothing of what is collected goes away before the end: the garbage collector need not look, now or later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 class ByNeed(LoadScopeScheduling):

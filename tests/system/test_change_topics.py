@@ -56,7 +56,7 @@ from ringlog.wire.changes import decode_change, encode_change, encode_change_rec
 from .agents_world import DEADLINE_S, AgentsWorld, until
 from .topic_settings import alter
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.slow]
 
 NODE = "11111111-1111-4111-8111-111111111111"
 

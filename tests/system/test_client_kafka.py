@@ -26,7 +26,7 @@ from ringlog.log.kafka import reader_config
 from ringlog.stack import Stack, StackInfo
 from ringlog_schemas import published
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.slow]
 DEADLINE_S = 120.0
 
 
