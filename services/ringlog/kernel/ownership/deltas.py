@@ -35,7 +35,7 @@ _WALK_MAX: Final = 64
 _NOBODY: Final[Map[Token, NodeId]] = Map()
 
 Nodes = tuple[NodeId, ...]
-_range_of = attrgetter("start", "end")
+_end_of, _node_of = attrgetter("end"), attrgetter("node")
 _read_of, _write_of, _changed_of = attrgetter("read"), attrgetter("write"), attrgetter("changed")
 
 
@@ -45,6 +45,18 @@ _read_of, _write_of, _changed_of = attrgetter("read"), attrgetter("write"), attr
 _PLACED_MAX: Final = 16
 _placed: Final = Remembered[tuple[Token, ...], tuple[tuple[list[Range], list[int]], ...]](2)
 """Of ends: lists of ranges, with their places among them; at most ``_PLACED_MAX``."""
+
+_Met = Sequence[set[NodeId] | None]
+"""Of ranges: whom a walk meets before the one that enters; None where others have a say."""
+
+_Stand = tuple[Mapping[NodeId, tuple[Token, ...]], Mapping[NodeId, NodeId]]
+"""``coming`` and ``beside`` of an order."""
+
+_Walks = tuple[Mapping[NodeId, Node], Sequence[Token], list[Range], _Stand, _Met]
+"""The directory, the ring, the ranges, how nodes stand, and who was met."""
+
+_walked: Final = Remembered[Sequence[Nodes], _Walks](8)
+"""Of those who enter ranges: the settings of a cluster have them in common, and so have the steps of an operation."""
 
 
 def _over(column: RangeColumn[NodeId], ranges: list[Range]) -> Sequence[Nodes]:
@@ -64,10 +76,11 @@ def _places(ends: tuple[Token, ...], ranges: list[Range]) -> list[int]:
         if others is ranges or others == ranges:
             return places
     found, index = [], 0
-    for _, end in ranges:
+    for start, end in ranges:
         index = bisect_left(ends, end, index)
+        there = index < len(ends) and (ends[index - 1], ends[index]) == (start, end)
+        assert there, "a change names a range that exists"
         found.append(index)
-    assert not found or index < len(ends), "a change names a range that exists"
     _placed.put(ends, (*known[1 - _PLACED_MAX :], (ranges, found)))
     return found
 
@@ -144,10 +157,29 @@ class Order:
             found = known[node] = 2 * distance + is_beside
         return found
 
+    def met_by(self, ranges: list[Range], entering: Sequence[Nodes]) -> _Met:
+        """Of each range whom a walk from its end meets before the one that enters; None where the members are asked.
+
+        Who enters the write groups with one stage enters the read groups with the next.
+        """
+        asked, known = (self.coming, self.beside), _walked.get(entering)
+        if known is not None:
+            nodes, tokens, others, stand, found = known
+            if nodes is self.nodes and tokens is self.ring[0] and others is ranges and stand == asked:
+                return found
+        found = [
+            self._met_before(end, nodes[0]) if len(nodes) == 1 else None
+            for (_, end), nodes in zip(ranges, entering, strict=True)
+        ]
+        return _walked.put(entering, (self.nodes, self.ring[0], ranges, asked, found))[4]
+
     def _met_before(self, end: Token, node: NodeId) -> set[NodeId] | None:
         """Whom a walk from ``end`` meets before ``node``; None where it is long, or others stand not only at their
         present tokens.
         """
+        asked = end, node
+        if asked in self._met:
+            return self._met[asked]
         (tokens, owners), met = self.ring, None
         if tokens and not self.beside and (not self.coming or self.coming.keys() == {node}):
             own = self._stand(node)[0]
@@ -161,7 +193,7 @@ class Order:
                 walked = None if long else (*tokens[first:], *tokens[:last])
             met = None if walked is None else set(map(owners.__getitem__, walked))
             assert met is None or node not in met, "nobody is met before itself"
-        self._met[end, node] = met
+        self._met[asked] = met
         return met
 
     def _stand(self, node: NodeId) -> tuple[tuple[Token, ...], bool]:
@@ -177,15 +209,9 @@ class Order:
 
     def with_one(self, end: Token, group: tuple[Replica, ...], replica: Replica) -> tuple[Replica, ...]:
         """The group, which is in order, with one more member."""
-        asked = end, replica.node
-        met = self._met[asked] if asked in self._met else self._met_before(end, replica.node)
+        met = self._met_before(end, replica.node)
         if met is not None:
-            at = 0
-            for member in group:
-                if member.node not in met:
-                    break
-                at += 1
-            assert at == len(group) or group[at].node != replica.node, "a node enters a group only once"
+            at = _behind(group, met, replica.node)
             return (*group[:at], replica, *group[at:])
         own = self.place(end, replica.node)
         known = self._places[end]
@@ -252,7 +278,7 @@ def _apply(
         None if column is None else _over(column, ranges) for column in columns
     )
     groups = picked(placement.ranges, places)
-    assert list(map(_range_of, groups)) == ranges, "a change names a range that exists"
+    assert list(map(_end_of, groups)) == list(map(by_end, ranges)), "ranges end where the placement says"
     assert max(map(_changed_of, groups)) <= epoch, "no range has changed with an entry that is still to come"
     reads, writes = list(map(_read_of, groups)), list(map(_write_of, groups))
     if leave_write is not None:
@@ -260,24 +286,25 @@ def _apply(
             assert all(map(_are_apart, enter_write, leave_write)), "nobody enters and leaves with one step"
         writes = _all_without(writes, leave_write)
     if enter_write is not None:
-        for at, ((_, end), nodes) in enumerate(zip(ranges, enter_write, strict=True)):
-            for node in nodes:
-                writes[at] = order.with_one(end, writes[at], newcomers[node])
+        writes = _all_with(writes, ranges, enter_write, order, newcomers)
     if leave_read is not None:
         reads = _all_without(reads, leave_read)
     if enter_read is not None:
-        for at, nodes in enumerate(enter_read):
-            for node in nodes:
-                reads[at] = _among(reads[at], writes[at], newcomers[node])
+        reads = _all_with(reads, ranges, enter_read, order, newcomers, writes)
     if leave_write is not None:
-        for read, nodes in zip(reads, leave_write, strict=True):
-            for member in read:
-                assert member.node not in nodes, "readers are writers"
+        assert not any(map(_is_any_of, reads, leave_write)), "readers are writers"
     changed = [
         _new_group(start, end, read, write, epoch)
         for (start, end), read, write in zip(ranges, reads, writes, strict=True)
     ]
     return Placement(placement.key, with_items(placement.ranges, places, changed), ends)
+
+
+def _is_any_of(group: tuple[Replica, ...], nodes: Nodes) -> bool:
+    """True if one of its members is among these nodes."""
+    if len(nodes) == 1:
+        return nodes[0] in map(_node_of, group)
+    return not {*map(_node_of, group)}.isdisjoint(nodes)
 
 
 def _are_apart(some: Nodes, others: Nodes) -> bool:
@@ -296,6 +323,56 @@ def _all_without(groups: Iterable[tuple[Replica, ...]], removed: Iterable[Nodes]
             left = _without(group, nodes) if nodes else group
         found.append(left)
     return found
+
+
+def _all_with(
+    groups: Iterable[tuple[Replica, ...]],
+    ranges: list[Range],
+    entering: Sequence[Nodes],
+    order: Order,
+    newcomers: Mapping[NodeId, Replica],
+    writes: Sequence[tuple[Replica, ...]] = (),
+) -> list[tuple[Replica, ...]]:
+    """The groups, which are in order, each with those who enter it. ``writes``: the writers, where these are readers.
+
+    What is one group in neighbouring ranges stays one, where all enter it at the same place.
+    """
+    found: list[tuple[Replica, ...]] = []
+    last: tuple[Replica, ...] = ()
+    here: Nodes = ()
+    made, before = last, -1
+    met_by = order.met_by(ranges, entering)
+    for number, (group, nodes, met) in enumerate(zip(groups, entering, met_by, strict=True)):
+        if met is not None:
+            node = nodes[0]
+            at = _behind(group, met, node)
+            if writes:
+                write = writes[number]
+                there = at < len(write) and (write[at].node == node or node in map(_node_of, write))
+                assert there, "readers are writers"
+            if at != before or group is not last or nodes != here:
+                made = (*group[:at], newcomers[node], *group[at:])
+            before, last, here = at, group, nodes
+        else:
+            made, before = group, -1
+            for node in nodes:
+                if writes:
+                    made = _among(made, writes[number], newcomers[node])
+                else:
+                    made = order.with_one(ranges[number][1], made, newcomers[node])
+        found.append(made)
+    return found
+
+
+def _behind(group: tuple[Replica, ...], met: set[NodeId], node: NodeId) -> int:
+    """How many members of a group, which is in order, a walk has ``met`` before it comes to this node."""
+    at = 0
+    for member in group:
+        if member.node not in met:
+            assert member.node != node, "a node enters a group only once"
+            break
+        at += 1
+    return at
 
 
 def _among(read: tuple[Replica, ...], write: tuple[Replica, ...], replica: Replica) -> tuple[Replica, ...]:

@@ -32,8 +32,10 @@ from ringlog.kernel.values import Epoch, NodeId, Replication, Token
 
 _with_range = replacer_of(RangeGroup, ("start", "end"))
 
-_Cuts = tuple[list[Token], tuple[Token, ...], Mapping[int, Sequence[Token]]]
-"""Tokens at which ranges are cut and which are no ends yet, all ends afterwards, and by place of a range its cuts."""
+_Cuts = tuple[list[Token], tuple[Token, ...], Mapping[int, Sequence[Token]], list[int]]
+"""Tokens at which ranges are cut and which are no ends yet, all ends afterwards, by place of a range its cuts, and the
+places of all ranges that become others. The first range goes round: what lies behind the last end cuts it first.
+"""
 
 _cut: Final = Remembered[tuple[Token, ...], tuple[tuple[Token, ...], _Cuts]](2)
 """Ends, with the tokens at which they were cut, and what came of it: all settings but one are cut at the same ones, and
@@ -120,14 +122,13 @@ def split(placement: Placement, tokens: Iterable[Token]) -> Placement:
     old = placement.ends
     if placement.key == ENTIRE.name:
         return placement
-    new, ends, cut = _cuts_of(old, tuple(tokens))
+    new, ends, cut, places = _cuts_of(old, tuple(tokens))
     if not new:
         return placement
     if not old:
         ranges = tuple(RangeGroup(start, end, (), (), 0) for start, end in ranges_between(ends))
         return Placement(placement.key, ranges, ends)
-    behind = cut.get(len(old), ())  # the first range goes round: those cut it first
-    places = sorted({*cut, 0, len(old) - 1} - {len(old)}) if behind else sorted(cut)
+    behind = cut.get(len(old), ())
     hosts = picked(placement.ranges, places)
     parts = [_parts(host, cut.get(place, ())) for place, host in zip(places, hosts, strict=True)]
     if behind:
@@ -157,7 +158,8 @@ def _cuts_of(old: tuple[Token, ...], tokens: tuple[Token, ...]) -> _Cuts:
         cut: dict[int, list[Token]] = {}
         for token in new:
             cut.setdefault(bisect_left(old, token), []).append(token)
-        known = _cut.put(old, (tokens, (new, tuple(merged(old, new)), cut)))
+        places = {*cut, 0, len(old) - 1} - {len(old)} if len(old) in cut else cut
+        known = _cut.put(old, (tokens, (new, tuple(merged(old, new)), cut, sorted(places))))
     return known[1]
 
 
