@@ -58,12 +58,18 @@ def encode(value: object) -> bytes:
     raise TypeError(f"{type(value).__name__} has no canonical encoding")
 
 
+_COPIED_MAX: Final = 4_096
+"""Larger payloads are hashed where they are: to copy one costs more than a call."""
+
+
 def command_digest(kind: str, version: int, payload: bytes) -> str:
     """What tells two commands apart under one request id: hex SHA-256 of ``encode((kind, version, payload))``."""
     # Written out: every reader makes one for each entry, and walking the tuple would cost more than all the rest.
-    head = _kind_and_version(kind, version)
-    tail = b"B%d:%b" % (len(payload), payload)
-    return sha256_of(b"L%d:%b%b" % (len(head) + len(tail), head, tail))
+    head, tail = _kind_and_version(kind, version), b"B%d:" % len(payload)
+    begin = b"L%d:%b%b" % (len(head) + len(tail) + len(payload), head, tail)
+    if len(payload) > _COPIED_MAX:
+        return digest_of_pieces((begin, payload))
+    return sha256_of(begin + payload)
 
 
 @lru_cache(maxsize=256)

@@ -1,15 +1,15 @@
 """The ranges of a generation from their bytes, all at once: a large cluster has sixteen thousand in each join.
 
 An item is a number of one to ten bytes (the range's end), ignored bits and number of streams in a byte each, the ids of
-the streams, and a zero. Ends ascend, so most items are as long as the one before: where items begin is found by
-*stretches* of equal ones, or one by one where ranges have different numbers of streams. The rest is done on arrays,
-which hold what comes of it (``kernel.generations.packed``). Ranges that are few, not canonical, or too large for a byte
-are read one by one, to the same values or the same refusal.
+the streams, and a zero. Ends ascend, so most items are as long as the one before. Such a *stretch* is a table of bytes,
+of which columns are read; where ranges have different numbers of streams, items are found one by one, and read at these
+places. All is done on arrays, which hold what comes of it (``kernel.generations.packed``). Ranges that are few, not
+canonical, or too large for a byte are read one by one, to the same values or the same refusal.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -53,64 +53,94 @@ def ranges_reader(items: Mapping[str, Any], one_by_one: Read) -> Read:
     return read
 
 
+_Columns = tuple[NDArray[np.int64], NDArray[np.uint8], NDArray[np.uint8], bytes]
+"""Of some items the ends, the bytes with ignored bits and with the number of streams, each twice that, and the ids."""
+
+
 def _packed_at(body: bytes, at: int) -> tuple[PackedRanges, int] | None:
     """The ranges and the position behind them; None of what is to be read one by one, IndexError of some of it."""
     count, at = number_at(body, at)
     if not PACKED_FROM <= count <= len(body) - at:
         return None
-    data = np.frombuffer(body + bytes(_LONGEST), dtype=np.uint8)
-    starts, at = _starts(body, data, at, count)
-    if body[at] != 0:
-        return None
-    ends, sizes = _numbers(data, starts)
-    places = starts + sizes
-    ignored, counts = data[places].astype(np.int64), data[places + 1].astype(np.int64)
-    lasts = places + 2 + STREAM_ID_BYTES // 2 * counts
-    if not (
-        np.array_equal(lasts + 1, np.append(starts[1:], at))
-        and not data[lasts].any()
-        and ends.min() >= TOKEN_MIN
-        and not ((ignored | counts) & 0x81).any()  # negative, or longer than a byte
-        and ignored.max() <= 2 * IGNORE_MSB_MAX
-        and counts.min() > 0
-    ):
-        return None
-    counts >>= 1
-    return PackedRanges(ends, ignored >> 1, counts, _ids(data, places + 2, counts)), at + 1
-
-
-def _starts(body: bytes, data: NDArray[np.uint8], at: int, count: int) -> tuple[NDArray[np.int64], int]:
-    """Where ``count`` items begin, from ``at`` on, and the position behind them; checked by who knows their sizes.
-
-    ``data``: the bytes of ``body``, and some more.
-    """
-    found: list[NDArray[np.int64]] = []
-    single: list[int] = []
+    found: list[_Columns | None] = []
+    single: list[tuple[int, int]] = []
     left, step, alike, enough = count, 0, 0, _ALIKE_FROM
     while left:
-        if int.from_bytes(body[at : at + 8], "little") & _EIGHT_GO_ON == _EIGHT_GO_ON:  # nearly all tokens
-            size = 10 if body[at + 8] > 0x7F else 9
-        else:
-            size = 1
-            while body[at + size - 1] > 0x7F:
-                size += 1
-        length = size + 3 + STREAM_ID_BYTES // 2 * body[at + size + 1]  # twice the number of streams
+        size, length = _size_at(body, at)
         alike, step = (alike + 1 if length == step else 0), length
         if alike < enough:
-            single.append(at)
+            single.append((at, length))
             at, left = at + length, left - 1
             continue
-        more = min(left, _STRETCH, (len(body) - at) // length)
-        if not more:
-            raise IndexError("the last item is cut off")
-        rows = data[at : at + more * length].reshape(more, length)
-        is_like = (rows[:, size - 1] < 0x80) & (rows[:, size + 1] == body[at + size + 1])
-        is_like &= (rows[:, : size - 1] > 0x7F).all(axis=1)
-        more = more if is_like.all() else int(is_like.argmin())
-        found += [np.array(single, dtype=np.int64), np.arange(at, at + more * length, length, dtype=np.int64)]
+        columns, more = _stretch(body, at, min(left, _STRETCH, (len(body) - at) // length), size, length)
+        found += [*_scattered(body, single), columns]
         single, alike, enough = [], 0, enough if more > _WORTH else 4 * enough
         at, left = at + more * length, left - more
-    return np.concatenate([*found, np.array(single, dtype=np.int64)]), at
+    if body[at] != 0:
+        return None
+    found += _scattered(body, single)
+    columns_of = [columns for columns in found if columns is not None]
+    if len(columns_of) < len(found):
+        return None
+    ends, ignored, counts = (np.concatenate([columns[which] for columns in columns_of]) for which in range(3))
+    if ends.min() < TOKEN_MIN or ((ignored | counts) & 0x81).any() or ignored.max() > 2 * IGNORE_MSB_MAX:
+        return None  # negative, or longer than a byte
+    ids = b"".join([columns[3] for columns in columns_of])
+    return PackedRanges(ends, (ignored >> 1).astype(np.int64), (counts >> 1).astype(np.int64), ids), at + 1
+
+
+def _size_at(body: bytes, at: int) -> tuple[int, int]:
+    """How many bytes the end of an item has, and how many all of it; checked by who reads them."""
+    if int.from_bytes(body[at : at + 8], "little") & _EIGHT_GO_ON == _EIGHT_GO_ON:  # nearly all tokens
+        size = 10 if body[at + 8] > 0x7F else 9
+    else:
+        size = 1
+        while body[at + size - 1] > 0x7F:
+            size += 1
+    return size, size + 3 + STREAM_ID_BYTES // 2 * body[at + size + 1]  # twice the number of streams
+
+
+def _stretch(body: bytes, at: int, most: int, size: int, length: int) -> tuple[_Columns | None, int]:
+    """The items from there on that are like the first one, at ``most`` so many, and their number. That one's end has
+    ``size`` bytes, and all of it ``length``. None instead of items that are to be read one by one.
+    """
+
+    def column(place: int, kind: str = "u1") -> NDArray[Any]:
+        return np.ndarray((most,), kind, body, at + place, (length,))
+
+    if not most or size > _LONGEST or not body[at + size + 1]:
+        raise IndexError("it is cut off, or is none")
+    streams = column(size + 1)
+    low = column(0, "<u8").astype(np.uint64)
+    inside = (1 << 8 * min(size, 8)) - 1
+    goes_on = _EIGHT_GO_ON & ((1 << 8 * min(size - 1, 8)) - 1)
+    is_like = ((low & np.uint64(_EIGHT_GO_ON & inside)) == np.uint64(goes_on)) & (streams == streams[0])
+    for place in range(8, size):
+        is_like &= (column(place) > 0x7F) == (place < size - 1)
+    most = most if is_like.all() else int(is_like.argmin())
+    tops = column(size - 1)
+    if column(length - 1).any() or (size > 1 and not tops.all()) or (size == _LONGEST and tops.max() > 1):
+        return None, most
+    low = _squeezed(low[:most] & np.uint64(inside & ~_EIGHT_GO_ON))
+    for place in range(8, size):
+        low |= (column(place).astype(np.uint64) & np.uint64(0x7F)) << np.uint64(7 * place)
+    ids = column(size + 2, f"V{length - size - 3}").tobytes()
+    return (_unfolded(low), column(size), column(size + 1), ids), most
+
+
+def _scattered(body: bytes, items: Sequence[tuple[int, int]]) -> list[_Columns | None]:
+    """The items at these positions and of these lengths, if there are any; None if one is to be read by itself."""
+    if not items:
+        return []
+    data = np.frombuffer(body, dtype=np.uint8)
+    starts, lengths = np.array(items, dtype=np.int64).T
+    ends, sizes = _numbers(data, starts)
+    places = starts + sizes
+    ignored, counts = data[places], data[places + 1]
+    lasts = places + 2 + STREAM_ID_BYTES // 2 * counts.astype(np.int64)
+    if (lasts + 1 != starts + lengths).any() or data[lasts].any() or not counts.all() or (counts & 1).any():
+        return [None]
+    return [(ends, ignored, counts, _ids(data, places + 2, counts.astype(np.int64) >> 1))]
 
 
 def _numbers(data: NDArray[np.uint8], starts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -125,16 +155,26 @@ def _numbers(data: NDArray[np.uint8], starts: NDArray[np.int64]) -> tuple[NDArra
     is_long, is_longest = stop == 0, (stop == 0) & (ninth > 0x7F)
     sizes = np.where(is_long, np.where(is_longest, 10, 9), np.searchsorted(_LAST_BITS, stop) + 1)
     low &= stop + stop - np.uint64(1)  # nothing behind the last byte; all of them, where none of the eight is the last
-    low &= ~_GOES_ON
-    for width, mask in ((1, 0x7F007F007F007F00), (2, 0x3FFF00003FFF0000), (4, 0x0FFFFFFF00000000)):
-        upper = low & np.uint64(mask)
-        low ^= upper
-        low |= upper >> np.uint64(width)
+    low = _squeezed(low & ~_GOES_ON)
     low |= np.where(is_long, (ninth & np.uint64(0x7F)) << np.uint64(56), np.uint64(0))
     low |= np.where(is_longest, tenth << np.uint64(63), np.uint64(0))
     tops = data[starts + sizes - 1]
     sizes[((sizes > 1) & (tops == 0)) | (is_longest & (tenth > 1))] = 0
-    return ((low >> np.uint64(1)) ^ (np.uint64(0) - (low & np.uint64(1)))).view(np.int64), sizes
+    return _unfolded(low), sizes
+
+
+def _squeezed(low: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Seven bits of each of eight bytes, side by side."""
+    for width, mask in ((1, 0x7F007F007F007F00), (2, 0x3FFF00003FFF0000), (4, 0x0FFFFFFF00000000)):
+        upper = low & np.uint64(mask)
+        low ^= upper
+        low |= upper >> np.uint64(width)
+    return low
+
+
+def _unfolded(numbers: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """Numbers with a sign, of those in which it is the lowest bit."""
+    return ((numbers >> np.uint64(1)) ^ (np.uint64(0) - (numbers & np.uint64(1)))).view(np.int64)
 
 
 def _ids(data: NDArray[np.uint8], firsts: NDArray[np.int64], counts: NDArray[np.int64]) -> bytes:
