@@ -99,6 +99,22 @@ def test_what_a_change_does_not_reach_is_shared(monkeypatch: pytest.MonkeyPatch)
     assert max(map(len, grown.blocks)) <= blocks.BLOCK_MAX
 
 
+def test_where_blocks_begin_is_one_object_of_all_that_are_cut_alike() -> None:
+    one, other, odd = held(range(40)), held(range(100, 140)), held([*range(39), 0])
+    assert one._starts is other._starts is odd._starts
+    places, instead = [3, 17, 30], [(-1, -2, -3), (), (-4,)]
+    grown = [held(with_more(found, list(places), instead)) for found in (one, other)]
+    assert grown[0]._starts is grown[1]._starts
+    for places, sizes in (([3, 17, 30], (1, 2, 0)), ([4, 17, 30], (3, 0, 1)), ([3, 17, 30], (3, 0, 1))):
+        check(held(with_more(odd, places, [[7] * size for size in sizes])), _with_sevens(tuple(odd), places, sizes))
+    assert held(with_items(one, [5], [-1]))._starts is one._starts
+
+
+def _with_sevens(items: tuple[int, ...], places: list[int], sizes: tuple[int, ...]) -> tuple[int, ...]:
+    instead = dict(zip(places, sizes, strict=True))
+    return tuple(new for at, item in enumerate(items) for new in ([7] * instead[at] if at in instead else [item]))
+
+
 def test_a_state_with_blocks_has_the_digest_that_it_had() -> None:
     state = a_cluster({"A": [100, 400], "B": [200], "C": [300]})
     digester = Digester()

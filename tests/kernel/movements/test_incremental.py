@@ -22,7 +22,7 @@ from ringlog.kernel.operations.compose import refused_composition
 from ringlog.kernel.operations.gates import gate, is_met, missing
 from ringlog.kernel.operations.kinds import JOIN, MOVE, kind_of
 from ringlog.kernel.operations.plan import plan_movement
-from ringlog.kernel.operations.stages import in_flight
+from ringlog.kernel.operations.stages import in_flight, is_ended
 from ringlog.kernel.outcome import Accepted, EntryContext
 from ringlog.kernel.ownership.placements import merge, nodes_of, split
 from ringlog.kernel.state import ClusterState
@@ -70,6 +70,8 @@ class Watched(Run):
         super().check()
         owners = dict(self.state.token_owners.items())
         flying = in_flight(self.state)
+        recorded = [operation for operation in self.state.operations.values() if not is_ended(operation)]
+        assert flying == tuple(sorted(recorded, key=lambda one: (one.marks[0].epoch, one.id)))
         for operation in flying:
             owners |= dict.fromkeys(operation.tokens, operation.node) if kind_of(operation) is JOIN else {}
         beside = {operation.node: operation.replaced for operation in flying if operation.replaced}

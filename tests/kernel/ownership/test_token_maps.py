@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from immutables import Map
 
-from ringlog.kernel.ownership.token_maps import KNOWN_MAX, changed_map, in_order_of
+from ringlog.kernel.ownership import token_maps
+from ringlog.kernel.ownership.token_maps import KNOWN_MAX, array_of, changed_map, in_order_of
 from ringlog.kernel.remembered import Remembered
+
+
+@pytest.fixture(autouse=True)
+def _in_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(token_maps, "_ARRAY_FROM", 2)
+
 
 OWNERS = st.dictionaries(st.integers(-9, 9), st.sampled_from("abc"))
 Step = tuple[dict[int, str], set[int], bool]
@@ -31,7 +39,10 @@ def test_a_map_that_follows_is_in_order_as_if_made_anew(begin: dict[int, str], s
         seen.append(owners)
         assert owners == Map(expected)
         if is_asked:
+            tokens = in_order_of(owners)[0]
             assert in_order_of(owners) == plainly(owners)
+            assert array_of(tokens).tolist() == [*tokens]
+            assert array_of(tokens, {-20, 20}).tolist() == [-20, *tokens, 20]
     for owners in seen:
         assert in_order_of(owners) == plainly(owners) == in_order_of(dict(owners))
 

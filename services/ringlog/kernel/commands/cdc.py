@@ -37,9 +37,9 @@ from ringlog.kernel.generations import requests
 from ringlog.kernel.generations.check import broken_part, broken_whole
 from ringlog.kernel.generations.describe import current, is_optimal, ranges_digest, tables_in_tablets
 from ringlog.kernel.generations.expiry import has_log
-from ringlog.kernel.generations.packed import ends_of, joined
+from ringlog.kernel.generations.packed import PackedRanges, ends_of, joined
 from ringlog.kernel.operations.kinds import kind_of
-from ringlog.kernel.operations.rings import target_owners, target_tokens
+from ringlog.kernel.operations.rings import are_targets, target_owners, target_tokens
 from ringlog.kernel.operations.stages import COMMIT_CDC_GENERATION, PUBLISH_CDC_GENERATION, has_reached, in_flight
 from ringlog.kernel.outcome import Accepted, Decision, EntryContext, Rejected
 from ringlog.kernel.state import (
@@ -278,9 +278,9 @@ def _whole(state: ClusterState, prepared: PreparedGeneration, digest: str) -> tu
     rule = broken_whole(parts)
     if rule is not None:
         return Rejected("generation_malformed", f"generation: {prepared.id}: {rule}")
-    wanted = target_tokens(state)
-    if ends_of(ranges) != wanted:
-        text = f"{prepared.id} has {len(ranges)} ranges, which are not those of the {len(wanted)} tokens there are now"
+    if not are_targets(state, ranges.ends if isinstance(ranges, PackedRanges) else ends_of(ranges)):
+        wanted = len(target_tokens(state))
+        text = f"{prepared.id} has {len(ranges)} ranges, which are not those of the {wanted} tokens there are now"
         return Rejected("generation_outdated", f"generation: {text}")
     return ranges
 

@@ -27,7 +27,9 @@ from ringlog.kernel.operations.stages import (
     WRITE_BOTH_READ_NEW,
     WRITE_BOTH_READ_OLD,
     in_flight,
+    in_flight_with,
     is_ended,
+    known_in_flight,
 )
 from ringlog.kernel.outcome import EntryContext, Rejected
 from ringlog.kernel.ownership.deltas import apply_deltas, reordered
@@ -221,15 +223,14 @@ def moved(operation: Operation, stage: str, context: EntryContext) -> Operation:
 
 def record(state: ClusterState, operation: Operation) -> Map[str, Operation]:
     """The operations with this one; the oldest ended ones go when more are remembered than ``operations_kept_max``."""
-    operations = state.operations.set(operation.id, operation)
-    going_on = sum([other.id != operation.id for other in in_flight(state)]) + (not is_ended(operation))
-    surplus = len(operations) - going_on - setting(state, "operations_kept_max")
+    operations, flying = state.operations.set(operation.id, operation), in_flight_with(state, operation)
+    surplus = len(operations) - len(flying) - setting(state, "operations_kept_max")
     if surplus > 0:
         ended = sorted([(other.stage_epoch, other.id) for other in operations.values() if is_ended(other)])
         for _, forgotten in ended[:surplus]:
             operations = operations.delete(forgotten)
     assert operation.id in operations, "the newest is forgotten last"
-    return operations
+    return known_in_flight(operations, flying)
 
 
 def _split_all(state: ClusterState, plan: Plan) -> Map[str, Any]:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
 from immutables import Map
+from numpy.typing import NDArray
 
 from ringlog.kernel.operations.kinds import kind_of
 from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.ownership.deltas import Order
 from ringlog.kernel.ownership.strategies import Ring
-from ringlog.kernel.ownership.token_maps import changed_map, in_order_of, merged
+from ringlog.kernel.ownership.token_maps import array_of, changed_map, in_order_of, merged
 from ringlog.kernel.state import ClusterState, Operation
 from ringlog.kernel.values import NodeId, Token
 
@@ -25,8 +29,19 @@ def target_owners(state: ClusterState) -> Map[Token, NodeId]:
 def target_tokens(state: ClusterState) -> list[Token]:
     """The tokens of ``target_owners``, in ascending order."""
     tokens, owners, _ = in_order_of(state.token_owners)
-    coming = {token for one in in_flight(state) if kind_of(one).makes_generation for token in one.tokens}
-    return merged(tokens, coming.difference(owners))
+    return merged(tokens, _coming(state).difference(owners))
+
+
+def _coming(state: ClusterState) -> set[Token]:
+    return {token for one in in_flight(state) if kind_of(one).makes_generation for token in one.tokens}
+
+
+def are_targets(state: ClusterState, ends: Sequence[Token] | NDArray[np.int64]) -> bool:
+    """True if ``ends`` are the ``target_tokens``: of many they come in an array."""
+    if not isinstance(ends, np.ndarray):
+        return list(ends) == target_tokens(state)
+    tokens, owners, _ = in_order_of(state.token_owners)
+    return np.array_equal(ends, array_of(tokens, _coming(state).difference(owners)))
 
 
 def walk_order(state: ClusterState) -> Order:

@@ -28,7 +28,7 @@ from immutables import Map
 
 from ringlog.kernel.remembered import Remembered
 from ringlog.kernel.state import ClusterState, Operation
-from ringlog.kernel.values import OperationId
+from ringlog.kernel.values import Epoch, OperationId
 
 REQUESTED = "requested"
 PREPARED = "prepared"
@@ -58,13 +58,15 @@ POINT_OF_NO_RETURN = WRITE_BOTH_READ_NEW
 """From this stage on a new owner may have been read: forward only."""
 
 
+_ENDED: Final = (FINISHED, CANCELLED)
+
 _flying: Final = Remembered[Map[OperationId, Operation], tuple[Operation, ...]](4)
 """Of the operations of a state, a hundred of which have ended: each rule asks who is in flight."""
 
 
 def is_ended(operation: Operation) -> bool:
     """True once it is finished or cancelled: it holds no locks and changes nothing any more."""
-    return operation.stage in (FINISHED, CANCELLED)
+    return operation.stage in _ENDED
 
 
 def has_reached(operation: Operation, stage: str) -> bool:
@@ -76,7 +78,26 @@ def in_flight(state: ClusterState) -> tuple[Operation, ...]:
     """The operations that are not ended, in the order of their admission."""
     known = _flying.get(state.operations)
     if known is None:
-        found = [operation for operation in state.operations.values() if not is_ended(operation)]
-        found.sort(key=lambda operation: (operation.marks[0].epoch, operation.id))
+        found = [operation for operation in state.operations.values() if operation.stage not in _ENDED]
+        found.sort(key=_in_turn)
         known = _flying.put(state.operations, tuple(found))
     return known
+
+
+def in_flight_with(state: ClusterState, operation: Operation) -> tuple[Operation, ...]:
+    """Those in flight when ``operation`` is recorded as it is here: it, unless it has ended, and the others."""
+    others = [other for other in in_flight(state) if other.id != operation.id]
+    return tuple(others if is_ended(operation) else sorted([*others, operation], key=_in_turn))
+
+
+def known_in_flight(
+    operations: Map[OperationId, Operation], flying: tuple[Operation, ...]
+) -> Map[OperationId, Operation]:
+    """``operations``, of which ``flying`` are those in flight: nobody needs to look through all of them."""
+    assert all(operations.get(operation.id) is operation for operation in flying), "those in flight are recorded"
+    _flying.put(operations, flying)
+    return operations
+
+
+def _in_turn(operation: Operation) -> tuple[Epoch, OperationId]:
+    return operation.marks[0].epoch, operation.id

@@ -12,7 +12,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+import numpy as np
 from immutables import Map
+from numpy.typing import NDArray
 
 from ringlog.kernel.remembered import Remembered
 from ringlog.kernel.values import NodeId, Token
@@ -25,6 +27,12 @@ KNOWN_MAX: Final = 4
 _known: Final = Remembered[Map[Token, NodeId], Ordered](KNOWN_MAX)
 _after: Final = Remembered[Sequence[Token], tuple[tuple[Token, ...], dict[Token, NodeId], Ordered]](2)
 """Of tokens in order: which were gone and which came, and what that gave: a plan asks for it, and its last step."""
+
+_ARRAY_FROM: Final = 1_024
+"""So many tokens are kept in an array, too."""
+
+_arrays: Final = Remembered[Sequence[Token], NDArray[np.int64]](2)
+"""Of tokens in order: the same in an array, made from that of the tokens before."""
 
 
 def in_order_of(owners: Mapping[Token, NodeId]) -> Ordered:
@@ -45,6 +53,15 @@ def changed_map(owners: Map[Token, NodeId], gone: Iterable[Token], come: Mapping
     if (known := _known.get(owners)) is not None and changed is not owners:
         _known.put(changed, with_tokens(*known, gone, come))
     return changed
+
+
+def array_of(tokens: Sequence[Token], more: Iterable[Token] = ()) -> NDArray[np.int64]:
+    """``tokens``, which ascend, with ``more`` that are not among them; nobody changes it."""
+    known = _arrays.get(tokens)
+    if known is None:
+        known = _arrays.put(tokens, np.array(tokens, dtype=np.int64))
+    own = np.array(sorted(more), dtype=np.int64)
+    return np.insert(known, np.searchsorted(known, own), own) if len(own) else known
 
 
 def merged(tokens: Iterable[Token], others: Iterable[Token]) -> list[Token]:
@@ -85,5 +102,7 @@ def with_tokens(
             del counted[owner]
     assert len(after) == len(held), "every token has one owner"
     made = tuple(after), held, counted
+    if len(tokens) >= _ARRAY_FROM and not gone:
+        _arrays.put(made[0], array_of(tokens, [token for token in come if token not in owners]))
     _after.put(tokens, (gone, come, made))
     return made
