@@ -20,6 +20,7 @@ from collections.abc import Iterator
 
 from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, UnreadableEntry
 from ringlog.kernel.state import ClusterState
+from ringlog.kernel.swift import maker_of
 from ringlog.kernel.values import Epoch
 from ringlog.log.errors import LogForked
 from ringlog.log.folding import FoldedRecord, Start, follow
@@ -27,9 +28,12 @@ from ringlog.log.port import LogTail
 from ringlog.log.replica import LogReplica
 
 KEPT_MAX, HEAVY = 2_000, 20
-GROWING = ("placements", "generations", "prepared", "tablets", "operations", "zone_partitions")
-"""The parts of the state that grow with the number of ranges, or of partitions."""
+TAKEN_TOGETHER = 32
+"""Records that the reader takes at once, so that two threads do not meet at a lock for each."""
 POLL_S = 0.2
+
+_new_record = maker_of(FoldedRecord)
+_new_start = maker_of(Start)
 
 
 class Feed:
@@ -43,6 +47,8 @@ class Feed:
         self._epoch = epoch
         self._lock = threading.Lock()
         self._kept: deque[tuple[int, FoldedRecord]] = deque()
+        self._in_hand: deque[FoldedRecord] = deque()
+        """The next ones of the reader, who alone looks at them."""
         self._kept_max = kept_max
         self._weight = 0
         self._heard = self._taken = 0
@@ -69,12 +75,10 @@ class Feed:
     def take(self) -> Iterator[FoldedRecord]:
         """The records since the last time, until there is none. It may end early, if the log does not answer."""
         while True:
-            with self._lock:
-                self._forget_taken()
-                made = self._pop() if self._kept and self._kept[0][0] == self._taken else None
-            if made is not None:
+            if self._in_hand or self._is_at_hand():
                 self._let_go()
-                yield self._took(made)
+                while self._in_hand:
+                    yield self._took(self._in_hand.popleft())
             elif self._is_behind():
                 yield from self._folded_here()
                 if self._is_behind():
@@ -87,29 +91,44 @@ class Feed:
     ) -> None:
         with self._lock:
             if self._at is not None:
-                made = FoldedRecord(offset, item, outcome, before, after)
-                self._kept.append((self._heard, made))
-                self._weight += weight_of(made)
+                made = _new_record(offset, item, outcome, before, after)
+                weight = weight_of(made)
+                self._kept.append((weight, made))
+                self._weight += weight
                 self._heard += 1
                 while self._weight > self._kept_max and len(self._kept) > 1:
                     self._pop()
             elif after.epoch == self._epoch:
                 self._at = Start(after, offset + 1)
 
+    def _is_at_hand(self) -> bool:
+        """True if the next record is kept: it and some more are in hand then."""
+        with self._lock:
+            self._forget_taken()
+            if self._oldest == self._taken:
+                for _ in range(min(len(self._kept), TAKEN_TOGETHER)):
+                    self._in_hand.append(self._pop())
+        return bool(self._in_hand)
+
     def _is_behind(self) -> bool:
         """True if the next record was heard of, and is not kept any more."""
         with self._lock:
             self._forget_taken()
-            return self._taken < (self._kept[0][0] if self._kept else self._heard)
+            return self._taken < self._oldest
+
+    @property
+    def _oldest(self) -> int:
+        """The number of the oldest record that is kept, or else of the next one."""
+        return self._heard - len(self._kept)
 
     def _forget_taken(self) -> None:
-        while self._kept and self._kept[0][0] < self._taken:
+        while self._kept and self._oldest < self._taken:
             self._pop()
 
     def _pop(self) -> FoldedRecord:
         """The oldest record that is kept: not any more."""
-        _, made = self._kept.popleft()
-        self._weight -= weight_of(made)
+        weight, made = self._kept.popleft()
+        self._weight -= weight
         return made
 
     def _folded_here(self) -> Iterator[FoldedRecord]:
@@ -139,7 +158,7 @@ class Feed:
         assert self._at is not None, "who takes has begun"
         if made.before.state_id != self._at.state.state_id:
             raise LogForked(f"offset {made.offset} does not follow on state {self._at.state.state_id}")
-        self._at = made.next
+        self._at = _new_start(made.after, made.offset + 1)
         self._taken += 1
         return made
 
@@ -147,5 +166,14 @@ class Feed:
 def weight_of(made: FoldedRecord) -> int:
     """What keeping a record costs, in small ones. What was refused may be large, whatever it would have changed."""
     before, after = made.before, made.after
-    grows = any(getattr(before, part) is not getattr(after, part) for part in GROWING)
-    return HEAVY if grows or made.outcome.kind is OutcomeKind.REFUSED else 1
+    if after is before:
+        return HEAVY if made.outcome.kind is OutcomeKind.REFUSED else 1
+    grows = (  # these grow with the number of ranges, or of partitions
+        after.placements is not before.placements
+        or after.generations is not before.generations
+        or after.prepared is not before.prepared
+        or after.tablets is not before.tablets
+        or after.operations is not before.operations
+        or after.zone_partitions is not before.zone_partitions
+    )
+    return HEAVY if grows else 1
