@@ -58,15 +58,20 @@ def test_the_default_folder_follows_environment_then_xdg(tmp_path: Path, monkeyp
 def test_settings_of_the_users_own_win(tmp_path: Path) -> None:
     where = StackLayout(tmp_path)
     assert broker.own_properties(where) == {}
-    where.own_properties.write_text("# mine\n\nlog.segment.bytes = 1048576\nnum.io.threads=2\n")
+    where.own_properties.write_text("# mine\n\nlog.segment.bytes = 1048576\nnum.io.threads=77\n")
     broker.write_files(where, SETTINGS)
     lines = (where.broker / "server.properties").read_text().splitlines()
-    assert {"log.segment.bytes=1048576", "num.io.threads=2", "node.id=1"} <= set(lines)
-    assert "num.io.threads=4" not in lines
+    assert {"log.segment.bytes=1048576", "num.io.threads=77", "node.id=1"} <= set(lines)
+    assert len([line for line in lines if line.startswith("num.io.threads=")]) == 1
     where.own_properties.write_text("num.io.threads=2\nnonsense\n")
     with pytest.raises(StackError, match="line 2") as refused:
         broker.own_properties(where)
     assert refused.value.code == "bad_settings"
+
+
+def test_a_broker_has_threads_by_the_processors_and_at_most_those_of_kafka() -> None:
+    found = {processors: tuple(map(int, broker.threads(processors).values())) for processors in (1, 2, 4, 8, 12, 64)}
+    assert found == {1: (1, 1), 2: (1, 1), 4: (1, 2), 8: (2, 4), 12: (3, 6), 64: (3, 8)}
 
 
 def test_broker_settings(tmp_path: Path) -> None:

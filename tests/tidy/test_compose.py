@@ -19,8 +19,8 @@ from ringlog.stack.layout import StackLayout, StackSettings
 from tests.tidy.files import ROOT
 
 COMPOSE = ROOT / "compose" / "compose.yaml"
-ELSEWHERE = {"listeners", "log.dirs"}
-"""What differs by nature: a container listens for its host, and has folders of its own."""
+ELSEWHERE = {"listeners", "log.dirs", *broker.threads(1)}
+"""What differs by nature: a container listens for its host, has folders of its own, and knows no machine."""
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,9 @@
 
 The voter is named statically by address, so a port that had to change only changes this file's text; the data stay. A
 broker that was killed is refused by its own controller until its old session ends, hence the short session. Internal
-topics have few partitions: one machine gains nothing by fifty, and loses seconds at every start.
+topics have few partitions: one machine gains nothing by fifty, and loses seconds at every start. It shares the machine
+with all that uses it, so it has fewer threads than a broker for which Kafka's defaults are meant: each request that is
+handed from one to another costs more than what is done for it.
 
 A file ``broker.properties`` in the stack's folder holds settings of the user's own (``name=value`` lines, ``#`` for
 comments), which win over those made here: a second listener for a proxy, a smaller segment.
@@ -11,6 +13,7 @@ comments), which win over those made here: a second listener for a proxy, a smal
 from __future__ import annotations
 
 import base64
+import os
 import secrets
 from pathlib import Path
 
@@ -90,10 +93,15 @@ def properties(layout: StackLayout, settings: StackSettings) -> dict[str, str]:
         "share.coordinator.state.topic.num.partitions": str(INTERNAL_PARTITIONS),
         "group.initial.rebalance.delay.ms": "0",
         "group.min.session.timeout.ms": "1000",
-        "num.network.threads": "2",
-        "num.io.threads": "4",
+        **threads(len(os.sched_getaffinity(0))),
         "log.cleaner.dedupe.buffer.size": str(16 * 1024 * 1024),
     }
+
+
+def threads(processors: int) -> dict[str, str]:
+    """The threads that read requests, and those that answer them; Kafka's defaults from 12 and 16 processors on."""
+    network, io = min(max(processors // 4, 1), 3), min(max(processors // 2, 1), 8)
+    return {"num.network.threads": str(network), "num.io.threads": str(io)}
 
 
 def own_properties(layout: StackLayout) -> dict[str, str]:
