@@ -360,7 +360,11 @@ class SimBroker:
     def transact(
         self, host: SimHost, transactional_id: str, epoch: int, topic: str, values: Sequence[tuple[str, Any]]
     ) -> Generator[Any, bool, None]:
-        """Write all records and the marker after them, or nothing. Raises Fenced, Unanswered (nobody knows)."""
+        """Write all records and the marker after them, or nothing. Raises Fenced, Unanswered (nobody knows).
+
+        The bug that does not fence is planted here: to fence is the broker's, and who does not take the id at all gets
+        no transaction through.
+        """
         partition = self.topics[topic][0]
 
         def ask(answer: Answer) -> None:

@@ -1,6 +1,7 @@
 """What nodes ask and answer of the log on the simulated world: ``ringlog.node.protocol.peers`` on virtual time.
 
-Bugs that believe a peer's word are planted here: what ships has hints and what serves in two threads that share none.
+Bugs that believe a peer's word are planted here and in ``registers``: what ships has hints and what serves in two
+threads that share nothing but the replica, so there is no place for them.
 
 Some nodes hold a few entries and no copy, so they have gaps; others have a copy that begins as late. In some runs a
 node gives for a while what is not the log (``ringlog.sim.hearsay``); what it would have given goes to the checks.
