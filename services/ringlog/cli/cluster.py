@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
+from rich.text import Text
 
 from ringlog.cache.redis_url import redis_address
 from ringlog.cli import cluster_certificates, cluster_use
@@ -66,9 +67,11 @@ def found_command(
         told = {"cluster": founding.name, "cluster_id": founding.cluster_id, "founded_here": founding.here}
         typer.echo(json.dumps(told | {"copies": founding.copies}))
     elif founding.here:
-        out.print(f"cluster [bold]{founding.name}[/bold] founded on {brokers}, id {founding.cluster_id}")
+        out.print(
+            Text.assemble("cluster ", (founding.name, "bold"), f" founded on {brokers}, id {founding.cluster_id}")
+        )
     else:
-        out.print(f"cluster [bold]{founding.name}[/bold] was there already, id {founding.cluster_id}")
+        out.print(Text.assemble("cluster ", (founding.name, "bold"), f" was there already, id {founding.cluster_id}"))
     if not as_json:
         one = "1 copy: a broker that loses its disk loses the cluster"
         out.print(f"each record has {one if founding.copies == 1 else f'{founding.copies} copies'}")

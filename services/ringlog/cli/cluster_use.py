@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from ringlog.cache.redis_url import without_password
 from ringlog.cli.connection import Bootstrap, Json, connect, fail, out, resolve
@@ -85,7 +86,8 @@ def _show(context: ClusterContext, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(_as_json(context)))
     else:
-        out.print(f"cluster [bold]{context.cluster}[/bold] {context.cluster_id} at {context.bootstrap} is in use")
+        where = f" {context.cluster_id} at {context.bootstrap} is in use"
+        out.print(Text.assemble("cluster ", (context.cluster, "bold"), where))
 
 
 def _as_json(context: ClusterContext) -> dict[str, str]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from ringlog.client.client import Client
 from ringlog.log.diagnosis import why_no_answer
@@ -34,8 +35,9 @@ if TYPE_CHECKING:  # it is slow to load, and most commands start no process
 WIDE = 240
 """Columns where nobody looks at the width: in a pipe or a file a table must not lose what it says."""
 
-out = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else WIDE)
-errors = Console(stderr=True, highlight=False, soft_wrap=True)
+out = Console(highlight=False, markup=False, soft_wrap=True, width=None if sys.stdout.isatty() else WIDE)
+"""No markup: addresses, reasons and names of others may have brackets, which shall be seen. Style is ``Text``'s."""
+errors = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
 
 Bootstrap = Annotated[
     str | None, typer.Option("--bootstrap", envvar="RINGLOG_BOOTSTRAP_SERVERS", help="Kafka brokers, host:port,…")
@@ -46,8 +48,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 def fail(code: str, text: str, status: int = 1) -> NoReturn:
     """Print an error as ``code: text`` and end with ``status``."""
-    errors.print(f"[red]{code}[/red]:", end=" ")
-    errors.print(text, markup=False)
+    errors.print(Text.assemble((code, "red"), f": {text}"))
     say_broker(code)
     raise typer.Exit(status)
 

@@ -122,7 +122,9 @@ def _coordinator(
 
 
 def _bytes(text: str, as_hex: bool) -> bytes:
+    if not as_hex:
+        return text.encode()
     try:
-        return bytes.fromhex(text) if as_hex else text.encode()
+        return bytes.fromhex(text)
     except ValueError:
         fail("bad_hex", f"{text}: not hex digits", 2)

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
-from ringlog.cli.connection import out
+from ringlog.cli.connection import WIDE, out
 from ringlog.runtime.folders import default_data_dir
 
 
@@ -19,4 +20,5 @@ def demo(
     """The whole system once, on real components and real data, with a node joining in the middle; then the audit."""
     from ringlog.demo.main import run_demo
 
-    raise typer.Exit(run_demo(flights, data or default_data_dir() / "demo", keep, out))
+    screen = Console(highlight=False, soft_wrap=True, width=None if out.is_terminal else WIDE)
+    raise typer.Exit(run_demo(flights, data or default_data_dir() / "demo", keep, screen))

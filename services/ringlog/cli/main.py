@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from importlib import import_module
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -213,10 +214,15 @@ def _root(
 
 def main() -> None:
     """Entry point: errors that are expected come out as one line with their code, never as a trace."""
+    if isinstance(sys.stdout, TextIOWrapper):  # what the terminal's alphabet lacks is shown by its number
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         app()
     except KeyboardInterrupt:
         sys.exit(130)
+    except UnicodeEncodeError as error:  # bytes of an argument that are no text reach here as halves of signs
+        typer.echo(f"bad_text: {error.object[:40]!a} is no text: give it in UTF-8", err=True)
+        sys.exit(2)
     except Exception as error:
         said = refused_by_files(error) if isinstance(error, OSError) else error
         code = getattr(said, "code", None)

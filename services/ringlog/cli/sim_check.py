@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
+from rich.text import Text
 
 from ringlog.cli.connection import Json, errors, fail, out
 from ringlog.operator.shown import picked
@@ -156,7 +157,7 @@ def _print(history: OperationHistory, asked: Asked, missing: str) -> None:
     verdict = _verdict(report, opinion)
     colour = {0: "green", 1: "red", 2: "yellow"}[_status(verdict)]
     shown = f"{history.operations} operations on {len(history.keys)} keys"
-    out.print(f"[{colour}]{verdict.replace('_', ' ')}[/{colour}]: {shown}")
+    out.print(Text.assemble((verdict.replace("_", " "), colour), f": {shown}"))
     if report is not None:
         methods = sorted({one.method for one in report.keys})
         out.print(f"ours: {report.verdict.replace('_', ' ')} ({', '.join(methods) or 'nothing to check'})")
@@ -177,14 +178,8 @@ def _print_counterexample(found: ShortestCounterexample) -> None:
     if len(found.operations) > ROWS_MAX:
         table.add_row("…", "", f"{len(found.operations) - ROWS_MAX} before", "")
     for one in found.operations[-ROWS_MAX:]:
-        table.add_row(f"{one.invoked}-{one.returned or ''}", *map(_plain, (one.process, _asked(one), _answer(one))))
+        table.add_row(f"{one.invoked}-{one.returned or ''}", one.process, _asked(one), _answer(one))
     out.print(table)
-
-
-def _plain(text: str) -> str:
-    from rich.markup import escape
-
-    return escape(text)
 
 
 def _asked(one: ClientOperation) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
+from rich.text import Text
 
 from ringlog.cli.connection import Json, fail, out
 from ringlog.cli.sim_run import needs_streaming
@@ -154,7 +155,7 @@ def _table(results: list[MutantMeasure]) -> Table:
     for column in ("mutant", "bug", "profile", "found after", "bound", "by"):
         shown.add_column(column)
     for result in results:
-        found = "[red]not found[/]" if result.found is None else f"{result.found} seeds"
+        found = Text("not found", "red") if result.found is None else Text(f"{result.found} seeds")
         mutant = result.mutant
         shown.add_row(mutant.name, mutant.bug, mutant.profile, found, str(mutant.seeds), result.rule)
     return shown

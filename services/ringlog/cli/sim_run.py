@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table as RichTable
+from rich.text import Text
 
 from ringlog.cli.connection import Json, fail, out
 from ringlog.cli.drawing import draw
@@ -109,8 +110,10 @@ def replay(
     if as_json:
         out.print_json(data={"found": rule, **_report_json(report)})
     else:
-        verdict = f"[red]{report.rule}[/]: {report.detail}" if report.rule else "[green]no promise is broken[/]"
-        out.print(f"{verdict} (found as {rule}; {len(script.actions)} actions, digest {report.digest[:16]})")
+        verdict = (report.rule, "red") if report.rule else ("no promise is broken", "green")
+        why = f": {report.detail}" if report.rule else ""
+        about = f" (found as {rule}; {len(script.actions)} actions, digest {report.digest[:16]})"
+        out.print(Text.assemble(verdict, why, about))
     if report.rule:
         raise typer.Exit(1)
 
@@ -207,9 +210,10 @@ def _show(
 
         for table in tables(found.did):
             out.print(_rich(table))
-    verdict = f"[red]{len(found.failures)} failed[/]" if found.failures else "[green]none failed[/]"
+    verdict = (f"{len(found.failures)} failed", "red") if found.failures else ("none failed", "green")
+    begin = Text.assemble(f"{found.runs} runs of {wanted.start}..{wanted.stop - 1}, ", verdict)
     out.print(
-        f"{found.runs} runs of {wanted.start}..{wanted.stop - 1}, {verdict}; "
+        begin + "; "
         f"{found.runs / elapsed:.1f} seeds/s, {found.events / elapsed:,.0f} events/s; "
         f"a run costs {1000 * found.cpu_s / max(found.runs, 1):.0f} ms of one core "
         f"({found.runs / max(found.cpu_s, 1e-9):.1f}/s); "
@@ -217,7 +221,7 @@ def _show(
         soft_wrap=True,
     )
     for report, path, actions in saved:
-        out.print(f"[red]seed {report.seed}[/]: {report.rule}: {report.detail}", soft_wrap=True)
+        out.print(Text.assemble((f"seed {report.seed}", "red"), f": {report.rule}: {report.detail}"), soft_wrap=True)
         out.print(f"  {actions} actions left; again with: ringlog sim replay {path} --trace", soft_wrap=True)
 
 
@@ -228,7 +232,7 @@ def _rich(table: CoverageTable) -> RichTable:
     for column in table.columns:
         shown.add_column(column, justify="right")
     for row, counts in table.cells:
-        shown.add_row(row, *(f"{count:,}" if count else "[red]·[/]" for count in counts))
+        shown.add_row(row, *(Text(f"{count:,}") if count else Text("·", "red") for count in counts))
     return shown
 
 

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any
 
 import typer
+from rich.text import Text
 
 from ringlog.agents.status import read_said, views_of
 from ringlog.cli.connection import asked, fail, out
@@ -48,7 +49,7 @@ def status(
     assert broker is not None, "the context came from it"
     out.print(f"broker {broker.bootstrap}, named by {broker.origin}")
     _print_status(state)
-    shown = (a.standing if a.caught_up else f"[yellow]{a.standing}[/yellow]" for a in agents)
+    shown = (a.standing if a.caught_up else Text(a.standing, "yellow") for a in agents)
     rows = ((a.role, str(a.term), str(a.epoch), standing) for a, standing in zip(agents, shown, strict=True))
     show_table(("agent", "term", "epoch", "state"), rows)
     for one in (refused for a in agents for refused in a.refused):
@@ -76,7 +77,7 @@ def _print_status(state: ClusterState) -> None:
     for line in recovery_lines(state):
         out.print(line, style="red", markup=False)
     generation = state.generations[-1] if state.generations else None
-    out.print(f"cluster [bold]{state.name}[/bold] {state.cluster_id}  epoch {state.epoch}")
+    out.print(Text.assemble("cluster ", (state.name, "bold"), f" {state.cluster_id}  epoch {state.epoch}"))
     if generation is not None:
         streams = streams_in(generation.ranges)
         out.print(f"CDC generation {generation.id} ({generation.status}), {streams} streams")

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from rich.console import Console
+from rich.text import Text
 
 from ringlog.audit.topics import AuditError
 from ringlog.audit.verify import Expected, audit
@@ -44,7 +45,7 @@ def run_demo(flights: int | None, data: Path, keep: bool, console: Console) -> i
         show_summary(console, run.figures, _next(data) if keep else [])
         return 0 if sound else 1
     except (DemoFailed, StackError, LogError, AuditError) as failed:
-        console.print(f"\n[red]demo failed[/red]: {failed}", soft_wrap=True)
+        console.print(Text.assemble(("\ndemo failed", "red"), f": {failed}"), soft_wrap=True)
         return 1
     except KeyboardInterrupt:
         console.print("\ninterrupted; everything is stopped")

@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from ringlog.audit.report import AuditReport
 from ringlog.demo.bench import Latency
@@ -39,8 +40,8 @@ class DemoFigures:
 def show_audit(console: Console, report: AuditReport) -> None:
     """The audit's lines."""
     for check in report.checks:
-        mark = "[green]✓[/green]" if check.ok else "[red]✗[/red]"
-        console.print(f"  {mark} {check.statement}")
+        mark = ("✓", "green") if check.ok else ("✗", "red")
+        console.print(Text.assemble("  ", mark, f" {check.statement}"))
         for example in check.examples:
             console.print(f"      {example}", markup=False)
     for generation in report.generations:

@@ -13,6 +13,7 @@ from typing import Annotated, NoReturn
 import typer
 from rich.console import Console
 from rich.table import Column, Table
+from rich.text import Text
 
 from ringlog.stack.commands import Stack, record
 from ringlog.stack.errors import StackError
@@ -22,6 +23,7 @@ app = typer.Typer(help="A real Kafka broker and Redis on this machine.", no_args
 _out = Console(highlight=False, soft_wrap=True)
 _errors = Console(stderr=True, highlight=False, soft_wrap=True)
 _FOLLOW_S = 0.25
+LINES_MAX = 1_000_000
 
 Data = Annotated[Path | None, typer.Option("--data", envvar="RINGLOG_STACK_DATA", help="Data folder of the stack.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON value.")]
@@ -93,7 +95,7 @@ def _show_status(found: StackStatus) -> None:
     supervisor = f"{found.supervisor_pid}" if found.supervisor_pid else "-"
     table.add_row("supervisor", "[green]running[/green]" if found.supervisor_pid else "[red]down[/red]", "", supervisor)
     for child in (found.broker, found.redis):
-        table.add_row(child.name, _state_of(child), child.address, str(child.pid or "-"))
+        table.add_row(child.name, _state_of(child), Text(child.address), str(child.pid or "-"))
     _out.print(table)
     _out.print(f"data: {found.data_dir} ({found.bytes_on_disk / 1e6:.1f} MB), profile {found.profile}", markup=False)
 
@@ -108,7 +110,7 @@ def _state_of(child: ChildStatus) -> str:
 def logs(
     name: Annotated[str, typer.Argument(help="broker, redis or supervisor.")] = "broker",
     data: Data = None,
-    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="How many of the last lines.")] = 40,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=0, max=LINES_MAX, help="How many of the last lines.")] = 40,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what is added, until Ctrl-C.")] = False,
     as_json: Json = False,
 ) -> None:

@@ -1,0 +1,59 @@
+"""What others wrote is shown as it is: brackets are no markup, and a terminal that lacks a sign gets its number."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+
+import ringlog.cli.main as cli
+from ringlog.cli import verbs
+from ringlog.cli.connection import errors, fail, out
+
+
+@pytest.mark.parametrize("text", ["[fe80::1]:7000", "[red]", "[/x] is no end", "[bold]n1[/bold]"])
+def test_brackets_are_shown(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    verbs.show_table(("address",), [(text,)])
+    out.print(f"at {text}")
+    errors.print(f"at {text}")
+    with pytest.raises(typer.Exit):
+        fail("bad_usage", text)
+    shown = capsys.readouterr()
+    assert shown.out.count(text) == 2
+    assert shown.err == f"at {text}\nbad_usage: {text}\n"
+
+
+def run(*words: str, alphabet: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONIOENCODING": alphabet, "PYTHONUTF8": "0"}
+    command = [sys.executable, "-m", "ringlog.cli", *words]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_a_terminal_that_lacks_a_sign_shows_its_number() -> None:
+    ended = run("status", "--help", alphabet="ascii")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "host:port,\\u2026" in ended.stdout
+
+
+def test_bytes_that_are_no_text_are_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They come as halves of signs, and the first who needs bytes of them finds that out."""
+    monkeypatch.setattr(cli, "app", lambda: os.fsdecode(b"w\xff").encode())
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 2
+    assert capsys.readouterr() == ("", "bad_text: 'w\\udcff' is no text: give it in UTF-8\n")
+
+
+def test_a_number_of_lines_is_bounded(tmp_path: Path) -> None:
+    log = tmp_path / "logs" / "broker.log"
+    log.parent.mkdir()
+    log.write_text("one\n")
+    with pytest.raises(SystemExit) as ended:
+        cli.app(["stack", "logs", "--data", str(tmp_path), "-n", "9" * 20])
+    assert ended.value.code == 2
