@@ -9,7 +9,9 @@ import pytest
 from ringlog.kernel.commands.operations import AdvanceOperation
 from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.state import ClusterState
+from ringlog.operator import views
 from ringlog.operator.rehearsal import acknowledgements
+from ringlog.operator.tablets import loads_view
 from ringlog.operator.waiting import waiting
 from ringlog.protocol.coordinator_core import CoordinatorView, propose
 from ringlog.sim.prefix import prefix_of
@@ -58,3 +60,10 @@ def test_a_report_of_a_node_that_gains_nothing_does_not_count() -> None:
     acks[operation.node] = replace(acks[operation.node], reports=())
     assert waiting(state, operation, acks).text == "n2 to stream its rows"
     assert not _moves_on(state, acks)
+
+
+def test_a_node_has_one_state_in_every_view() -> None:
+    state = _joining("prepared")
+    shown = {row["node"]: row["state"] for row in loads_view(state, {})}
+    assert "bootstrapping" in shown.values()
+    assert shown == {row["name"]: row["state"] for row in views.nodes(state)}

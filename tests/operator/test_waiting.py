@@ -113,6 +113,29 @@ def test_the_turn_names_those_ahead() -> None:
     ] * 2
 
 
+def test_tablets_are_waited_for_before_a_turn() -> None:
+    """A node that leaves has some still; one that comes waits until none is on its way."""
+    settled = lives.with_table(lives.three_racks(), lives.factor(2), 4)
+    full = lives.places(lives.tablet(settled))[0][0]
+    leaving, operation = begun(settled, Leave(full))
+    moving = lives.joining(lives.begun(settled, lives.migration(settled)), 7)
+    (join,) = moving.operations
+    name = leaving.nodes[full].name
+    first = f"tablets on their way to arrive, the first is {lives.TABLE}/0 (allow_write_both_read_old)"
+    for state, one, text in (
+        (leaving, operation, f"the balancer to take the tablets of {lives.TABLE} away from {name}"),
+        (moving, join, first),
+    ):
+        acks = all_acks(state)
+        assert not goes_on(state, one, acks)
+        assert operation_waits(state, state.operations[one], acks).kind == waits.TABLET_TRACK
+        found = waiting(state, state.operations[one], acks)
+        assert found.text == text
+        shown = [shown for way in found.ways_out for shown in re.findall(r"ringlog [^,;]*", way)]
+        assert len(shown) == 2
+        assert [unknown(shlex.split(command)) for command in shown] == [None, None]
+
+
 def test_a_leaving_node_that_died_may_be_declared_down() -> None:
     first, operation = asked("leave")
     state = driven(first, operation, "write_both_read_new")

@@ -10,6 +10,7 @@ from ringlog.kernel.balance.advice import Advice
 from ringlog.kernel.balance.measures import by_size
 from ringlog.kernel.balance.model import NOWHERE, STOPS, WHY, BalanceStop, MeasuredLoads, Migration, Place
 from ringlog.kernel.balance.reports import Reports
+from ringlog.kernel.operations.node_states import node_statuses
 from ringlog.kernel.state import NO_MEMBER, ClusterState, in_order
 from ringlog.kernel.tablets.groups import map_of
 from ringlog.kernel.tablets.map import TabletMap, TabletReplica
@@ -160,6 +161,7 @@ def loads_view(state: ClusterState, measured: Mapping[NodeId, MeasuredLoads]) ->
             of_node = counts.setdefault(tablets.nodes[place], {})
             of_node[shard] = of_node.get(shard, 0) + 1
     found = []
+    statuses = node_statuses(state)
     for name, node in sorted((node.name, node) for node in state.nodes.values()):
         if node.state in NO_MEMBER and node.id not in counts:
             continue
@@ -170,7 +172,7 @@ def loads_view(state: ClusterState, measured: Mapping[NodeId, MeasuredLoads]) ->
         found.append(
             {
                 "node": name,
-                "state": node.state,
+                "state": statuses[node.id].state,
                 "tablets": sum(shards),
                 "shards": shards,
                 "bytes": sizes,

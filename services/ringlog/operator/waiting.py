@@ -25,7 +25,7 @@ from ringlog.kernel.tablets.gates import awaited
 from ringlog.kernel.tablets.groups import missed
 from ringlog.kernel.tablets.map import Tablet, TabletMap
 from ringlog.kernel.tablets.stages import SALVAGED, STAGES, WRITE_BOTH_READ_NEW, kind_of, session
-from ringlog.kernel.tablets.track import is_anywhere
+from ringlog.kernel.tablets.track import is_anywhere, tables_on, transitions
 from ringlog.kernel.values import Micros, NodeId
 from ringlog.kernel.zones.data import zone_of
 from ringlog.operator.clocks import left_ahead, ways_of
@@ -39,6 +39,7 @@ from ringlog.protocol.waits import (
     SERVICE,
     STREAMS,
     SURVIVORS,
+    TABLET_TRACK,
     TURN,
     operation_waits,
     tablet_waits,
@@ -84,6 +85,8 @@ def _waiting(state: ClusterState, found: Operation, acks: Mapping[str, NodeAck],
         (node,) = here.nodes
         text = f"{state.nodes[node].name} to hand over its place in the metadata service (see: ringlog service show)"
         return WaitingFor(text, (), _called_off(found))
+    if here.kind == TABLET_TRACK:
+        return _tablets(state, found)
     if here.kind == TURN:
         return _turn(state, found)
     wrong = complaints(state, acks, found)
@@ -138,6 +141,18 @@ def _decision(state: ClusterState, found: Operation, failures: tuple[Failure, ..
     again = f"when that is mended, have it tried again: ringlog operation retry {found.id} --reason …"
     text = f"an operator's decision since epoch {failures[0].epoch}: {failed}"
     return WaitingFor(text, who, (again, *_called_off(found)))
+
+
+def _tablets(state: ClusterState, found: Operation) -> WaitingFor:
+    node = parting_of(found)
+    if node and (tables := tables_on(state, node)):
+        more = f" and {len(tables) - 1} more" if len(tables) > 1 else ""
+        text = f"the balancer to take the tablets of {tables[0]}{more} away from {state.nodes[node].name}"
+        return WaitingFor(text, (), ("how it goes on, and why not: ringlog balance status", *_called_off(found)))
+    tablets, one = next(transitions(state))
+    text = f"tablets on their way to arrive, the first is {tablets.table}/{one.tablet} ({one.stage})"
+    why = f"what that one waits for: ringlog tablet explain {tablets.table} {one.tablet}"
+    return WaitingFor(text, (), (why, *_called_off(found)))
 
 
 def _turn(state: ClusterState, found: Operation) -> WaitingFor:

@@ -1,8 +1,8 @@
 """What an operation or a tablet waits for, as a kind and the nodes: for figures, and for the words of operators.
 
-It counts what the coordinator counts, in the order in which the rules of the log ask: a decision, its turn, the gate of
-its stage, its generation, the reports of those who stream. ``operator.waiting`` says the same in words, with the ways
-out.
+It counts what the coordinator counts, in the order in which the rules of the log ask: a decision, tablets, its turn,
+the gate of its stage, its generation, the reports of those who stream. ``operator.waiting`` says the same in words,
+with the ways out.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from ringlog.kernel.tablets.gates import awaited, must_report, waited_for
 from ringlog.kernel.tablets.groups import missed
 from ringlog.kernel.tablets.map import Tablet, TabletMap
 from ringlog.kernel.tablets.stages import session
-from ringlog.kernel.tablets.track import is_anywhere
+from ringlog.kernel.tablets.track import is_anywhere, must_wait
 from ringlog.kernel.values import NodeId
 from ringlog.protocol.witnesses import reports_of, sound_reports, witnesses_of
 from ringlog.wire.records import NodeAck
 
 DECISION: Final = "decision"
 SERVICE: Final = "service"
+TABLET_TRACK: Final = "tablets"
 TURN: Final = "turn"
 ACKNOWLEDGEMENTS: Final = "acknowledgements"
 GENERATION: Final = "generation"
@@ -39,6 +40,7 @@ COORDINATOR: Final = "coordinator"
 WAITS: Final = {
     DECISION: "an operator's decision, after a failure",
     SERVICE: "its node to hand over its place in the metadata service",
+    TABLET_TRACK: "tablets to leave its node, or to arrive where they are on their way to",
     TURN: "others to end",
     ACKNOWLEDGEMENTS: "nodes to acknowledge the stage",
     GENERATION: "the commit of its CDC generation",
@@ -66,6 +68,8 @@ def operation_waits(state: ClusterState, found: Operation, acks: Mapping[str, No
         node = parting(found)
         if node and holds_place(state, node):
             return Awaited(SERVICE, (node,))
+        if must_wait(state, found) is not None:
+            return Awaited(TABLET_TRACK)
         return Awaited(TURN if waits_behind(state, found) else COORDINATOR)
     if nodes := missing(gate(state, found), witnesses_of(state, acks)):
         return Awaited(ACKNOWLEDGEMENTS, nodes)
