@@ -23,6 +23,7 @@ from ringlog.operator.intents import Intent, named
 from ringlog.operator.log_lines import BAD_DUMP, read_dump
 from ringlog.operator.log_past import Past, past_of, states
 from ringlog.operator.shown import printable
+from ringlog.operator.words import pause_words
 from ringlog.runtime.context import ClusterContext
 
 app = typer.Typer()
@@ -64,8 +65,7 @@ def status(context: ClusterContext) -> Iterator[Any]:
     for line in views.troubles(view["troubles"]):
         out.print(printable(line), markup=False)
     for pause in view["pauses"]:
-        why = f": {pause['reason']}" if pause["reason"] else ""
-        out.print(f"{pause['scope']} of {pause['of'] or 'everything'} is paused since epoch {pause['since']}{why}")
+        out.print(printable(pause_words(pause)))
     for code, count in view["ignored"].items():
         out.print(f"reports ignored: {code} {count}")
     _say_stop(view)

@@ -86,6 +86,14 @@ COMMANDS: dict[str, Word] = {
         "withdraw",
         "End a request whose fate is open: after this it is applied, or never will be. Prints which, as JSON.",
     ),
+    "pause": Word(
+        "ringlog.cli.pause",
+        "pause",
+        "Hold up changes of these scopes; what runs goes on to its end. `ringlog status` shows what is paused.",
+    ),
+    "resume": Word(
+        "ringlog.cli.pause", "resume", "Let changes of these scopes go on, as they were paused. Other pauses stay."
+    ),
     "log": Word("ringlog.cli.log", "app", "Show the log: epoch, time, who, what, and for records without effect why."),
     "snapshot": Word("ringlog.cli.snapshot", "app", "Snapshots of the metadata: take, list."),
     "service": Word("ringlog.cli.service", "app", "The metadata service: show, add, remove, size."),

@@ -20,7 +20,7 @@ from ringlog.operator import views
 from ringlog.operator.clocks import clock_lines, seen_until
 from ringlog.operator.service import recovery_lines
 from ringlog.operator.shown import printable
-from ringlog.operator.words import refused_words
+from ringlog.operator.words import pause_words, refused_words
 from ringlog.operator.zones import timers_view
 from ringlog.runtime.clock import SystemClock
 from ringlog.runtime.context import ClusterContext
@@ -49,6 +49,8 @@ def status(
     assert broker is not None, "the context came from it"
     out.print(f"broker {broker.bootstrap}, named by {broker.origin}")
     _print_status(state)
+    for pause in whole["pauses"]:
+        out.print(printable(pause_words(pause)))
     shown = (a.standing if a.caught_up else Text(a.standing, "yellow") for a in agents)
     rows = ((a.role, str(a.term), str(a.epoch), standing) for a, standing in zip(agents, shown, strict=True))
     show_table(("agent", "term", "epoch", "state"), rows)

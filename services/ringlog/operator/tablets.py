@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 from typing import Any
 
 from ringlog.kernel.balance.advice import Advice
@@ -18,7 +17,7 @@ from ringlog.kernel.tablets.stages import session
 from ringlog.kernel.tablets.track import transitions
 from ringlog.kernel.values import NodeId
 from ringlog.operator.shown import picked
-from ringlog.operator.views import name_of
+from ringlog.operator.views import name_of, pauses
 from ringlog.operator.waiting import tablet_waiting
 from ringlog.protocol.witnesses import session_tries
 from ringlog.wire.records import NodeAck
@@ -146,7 +145,7 @@ def status_view(state: ClusterState, advice: Advice, reports: Reports, acks: Map
         "nodes": loads_view(state, advice.picture.measured),
         "moving": moving,
         "troubles": troubles_view(state, acks),
-        "pauses": [asdict(pause) for _, pause in in_order(state.pauses)],
+        "pauses": pauses(state),
         "ignored": dict(sorted(reports.ignored.items())),
         **plan_view(state, advice),
     }

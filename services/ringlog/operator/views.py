@@ -300,7 +300,13 @@ def cluster(state: ClusterState) -> Json:
         "operations_in_flight": [op.id for op in in_flight(state)],
         "generation": state.generations[-1].id if state.generations else None,
         "roles": {role: picked(term, "instance", "term", "since") for role, term in in_order(state.terms)},
+        "pauses": pauses(state),
     } | recovery(state)
+
+
+def pauses(state: ClusterState) -> list[Json]:
+    """What operators hold up: of what, since which epoch, why."""
+    return [asdict(pause) for _, pause in in_order(state.pauses)]
 
 
 def agent(found: AgentView) -> Json:

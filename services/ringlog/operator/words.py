@@ -46,6 +46,12 @@ def wait_lines(view: Json) -> list[str]:
     return [f"waits for {view['waits_for']}", f"in this stage since {since}", *view["ways_out"]]
 
 
+def pause_words(view: Json) -> str:
+    """What operators hold up."""
+    why = f": {view['reason']}" if view["reason"] else ""
+    return f"{view['scope']} of {view['of'] or 'everything'} is paused since epoch {view['since']}{why}"
+
+
 def refused_words(one: RefusedProposal) -> str:
     """A proposal of an agent that is refused."""
     return f"{one.command} of {one.subject} is refused since {when(one.since)}: {one.code}: {one.detail}"

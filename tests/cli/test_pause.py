@@ -1,0 +1,77 @@
+"""``ringlog pause`` and ``ringlog resume`` on a log in memory, and what a status says of what is paused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from typer.testing import CliRunner
+
+from ringlog.cli import submitting
+from ringlog.cli.main import app
+from ringlog.client.client import Client, Logs
+from ringlog.client.founding import found
+from ringlog.log.memory import MemoryLog
+from ringlog.log.replica import LogReplica
+from ringlog.operator import views
+from ringlog.operator.words import pause_words
+from tests.cli.test_zone import Authoring
+
+
+@pytest.fixture
+def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
+    """An empty cluster; the command line uses this client."""
+    metadata = MemoryLog("tests.metadata")
+    with LogReplica(metadata) as replica:
+        found(metadata, replica, "tests", {})
+    logs = Logs(metadata, MemoryLog("tests.requests"), MemoryLog("tests.results"))
+    with Authoring("", "tests", "cli", logs=logs) as client:
+
+        @contextmanager
+        def connected(_: object) -> Iterator[Client]:
+            yield client
+
+        monkeypatch.setattr(submitting, "connect", connected)
+        yield client
+
+
+def run(*words: str) -> tuple[int, str, str]:
+    """(exit status, standard output, standard error)."""
+    ended = CliRunner().invoke(app, [*words, "--bootstrap", "b:1", "--cluster", "tests"])
+    assert ended.exception is None or isinstance(ended.exception, SystemExit), ended.exception
+    return ended.exit_code, ended.stdout, ended.stderr
+
+
+def paused(client: Client) -> list[str]:
+    return [pause_words(view) for view in views.cluster(client.read_barrier())["pauses"]]
+
+
+def test_what_is_paused_is_refused_shown_and_let_go(client: Client) -> None:
+    assert run("pause", "schema", "topology", "--reason", "upgrade")[0] == 0
+    since = f"is paused since epoch {client.read_barrier().epoch}: upgrade"
+    assert paused(client) == [f"schema of everything {since}", f"topology of everything {since}"]
+    status, out, err = run("keyspace", "create", "ks", "--factor", "1")
+    assert (status, out, err) == (1, "", f"changes_paused: schema {since}\n")
+    status, out, _ = run("resume", "schema", "topology", "--json")
+    assert (status, json.loads(out)["outcome"], paused(client)) == (0, "applied", [])
+    assert run("keyspace", "create", "ks", "--factor", "1")[2].startswith("replication_impossible: ")
+
+
+@pytest.mark.parametrize(
+    ("words", "begins"),
+    [
+        (["pause", "nothing"], "bad_field: scopes: 'nothing' is none of all, schema, "),
+        (["pause", "schema", "schema"], "bad_field: scopes: "),
+        (["pause", "schema", "--of", "ks"], "bad_field: of: "),
+        (["pause", "balancing", "--of", "ks"], "unknown_keyspace: of: "),
+        (["resume", "nothing"], "bad_field: scopes: "),
+    ],
+)
+def test_what_cannot_be_paused_is_refused(client: Client, words: list[str], begins: str) -> None:
+    before = client.read_barrier()
+    status, out, err = run(*words)
+    assert (status, out) == (1, "")
+    assert err.startswith(begins), err
+    assert client.read_barrier().epoch == before.epoch
