@@ -99,9 +99,25 @@ def private_folder(path: Path, *marks: str, ours: bool = False) -> Path:
     return path
 
 
+def replaceable(path: Path) -> Path:
+    """The path, where a file may take the place of what is there: of a file, or of nothing. Raises FileUnusable.
+
+    A device or a pipe (``/dev/stdout``) would be gone for everybody.
+    """
+    try:
+        mode = path.stat().st_mode
+    except OSError:  # whoever opens it there says why
+        return path
+    if not stat.S_ISREG(mode):
+        is_folder = stat.S_ISDIR(mode)
+        why = os.strerror(errno.EISDIR) if is_folder else "no plain file: name another one"
+        raise FileUnusable(errno.EISDIR if is_folder else errno.EINVAL, why, str(path))
+    return path
+
+
 def write_private(path: Path, text: str) -> None:
     """Replace the file in one step; nobody else can read it at any time. Raises FileUnusable."""
-    fresh = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    fresh = replaceable(path).with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     try:
         descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
         try:

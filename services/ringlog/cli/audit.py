@@ -16,11 +16,14 @@ from ringlog.log.archive_places import place_of
 def audit(
     bootstrap: Bootstrap = None,
     cluster: Cluster = None,
-    written: Annotated[int | None, typer.Option(help="Number of writes that must have CDC rows.")] = None,
-    rejected: Annotated[int | None, typer.Option(help="Number of writes that must be dead letters.")] = None,
-    generations: Annotated[int | None, typer.Option(help="Number of generations that must hold 10 % each.")] = None,
+    written: Annotated[int | None, typer.Option(min=0, help="Number of writes that must have CDC rows.")] = None,
+    rejected: Annotated[int | None, typer.Option(min=0, help="Number of writes that must be dead letters.")] = None,
+    generations: Annotated[
+        int | None, typer.Option(min=0, help="Number of generations that must hold 10 % each.")
+    ] = None,
     base: Annotated[
-        int | None, typer.Option(help="Of how many partitions of each table to compare the nodes' rows; 0: of all.")
+        int | None,
+        typer.Option(min=0, help="Of how many partitions of each table to compare the nodes' rows; 0: of all."),
     ] = None,
     lake: Annotated[str | None, typer.Option(help="Folder or address of the lake, to be compared, too.")] = None,
     archive: InArchive = None,

@@ -55,6 +55,8 @@ def import_debezium(
     from ringlog_cdc.debezium.mutations import ImportRules
     from ringlog_cdc.debezium.stage import Import, ImportFigures, ImportSettings, rename
 
+    if not group.strip():  # the Kafka client ends the process without a word
+        fail("bad_option", "--group: must name the import", 2)
     context = resolve(bootstrap, cluster)
     try:
         schemas = {int(number): avro_schema(Path(name).read_text()) for number, name in rename(schema or ()).items()}

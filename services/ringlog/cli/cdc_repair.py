@@ -54,7 +54,7 @@ def repair_command(
                 out.print(f"{name} waits for {found.generation}", markup=False)
             try:
                 found = client.replica.wait_for(
-                    lambda state: _ended(state, name), timeout or DAY_S, f"the end of {name}"
+                    lambda state: _ended(state, name), DAY_S if timeout is None else timeout, f"the end of {name}"
                 )
             except WaitTimedOut:
                 found = client.replica.state.requests[name]

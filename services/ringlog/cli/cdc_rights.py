@@ -41,9 +41,9 @@ def grant_command(
     """Give a CDC writer credentials of its own, that a fence can take away; `ringlog cdc run --producer FILE`."""
     context = resolve(bootstrap, cluster)
     # The file first: a password that could not be written down would be nobody's.
+    if to.exists() and not to.is_file():
+        fail("bad_option", f"{to} is no plain file")
     fresh = to.with_name(f"{to.name}.new")
-    if to.is_dir():
-        fail("bad_option", f"{to} is a folder")
     try:
         descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, OWNER_ONLY)
     except OSError as error:

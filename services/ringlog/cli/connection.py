@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -44,6 +45,17 @@ Bootstrap = Annotated[
 ]
 Cluster = Annotated[str | None, typer.Option("--cluster", envvar="RINGLOG_CLUSTER", help="Name of the cluster.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+SECONDS_MAX = 1e9
+
+
+def seconds_of(text: str) -> float:
+    """A time to wait, of an option: neither for ever nor no number."""
+    with suppress(ValueError):
+        if 0 <= (found := float(text)) <= SECONDS_MAX:
+            return found
+    raise typer.BadParameter(f"{text[:40]!r} is no number of seconds from 0 to {SECONDS_MAX:,.0f}")
 
 
 def fail(code: str, text: str, status: int = 1) -> NoReturn:

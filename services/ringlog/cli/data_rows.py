@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from ringlog.cli.connection import Bootstrap, Cluster, Json, connect, fail, out, resolve
+from ringlog.cli.connection import Bootstrap, Cluster, Json, connect, fail, out, resolve, seconds_of
 from ringlog.client.client import Client
 from ringlog.client.coordinator import TIMEOUT_S, Coordinator
 from ringlog.client.plans import Level
@@ -28,8 +29,9 @@ from ringlog.runtime.clock import SystemClock
 from ringlog.wire.records import INSERT, ROW_DELETE, Mutation
 
 TableName = Annotated[str, typer.Argument(help="The table: keyspace.table.")]
-Timeout = Annotated[float, typer.Option("--timeout", help="Seconds until the request is given up.", min=0.1)]
+Timeout = Annotated[float, typer.Option("--timeout", parser=seconds_of, help="Seconds until the request is given up.")]
 Datacenter = Annotated[str, typer.Option("--datacenter", help="The caller's datacenter, for LOCAL_QUORUM.")]
+NUMBER = re.compile("[0-9]{1,18}")
 Timestamp = Annotated[
     int | None, typer.Option("--timestamp", help="Microseconds since 1970; the greatest wins. Left out: now.")
 ]
@@ -169,8 +171,8 @@ def _positions(texts: list[str]) -> Positions:
     found = {}
     for text in texts:
         partition, _, offset = text.partition(":")
-        if not (partition.isdecimal() and offset.isdecimal()):
-            fail("bad_position", f"{text}: want PARTITION:OFFSET", 2)
+        if not (NUMBER.fullmatch(partition) and NUMBER.fullmatch(offset)):
+            fail("bad_position", f"{text[:60]}: want PARTITION:OFFSET", 2)
         found[int(partition)] = int(offset)
     return found
 

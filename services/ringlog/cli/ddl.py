@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ringlog.cli.connection import Bootstrap, Cluster, Json, connect, fail, out, resolve
+from ringlog.cli.connection import Bootstrap, Cluster, Json, connect, fail, out, resolve, seconds_of
 from ringlog.cli.submitting import submitted
 from ringlog.client.client import Client
 from ringlog.client.results import AppliedResult, RejectedResult
@@ -21,7 +21,7 @@ def ddl(
     file: Annotated[Path, typer.Argument(help="CQL statements; - or none: standard input.")] = Path("-"),
     keyspace: Annotated[str, typer.Option(help="The keyspace of names that have none.")] = "",
     each: Annotated[bool, typer.Option("--each", help="One entry a statement, up to the first refusal.")] = False,
-    timeout: Annotated[float, typer.Option(help="Seconds to wait for each answer.")] = TIMEOUT_S,
+    timeout: Annotated[float, typer.Option(parser=seconds_of, help="Seconds to wait for each answer.")] = TIMEOUT_S,
     bootstrap: Bootstrap = None,
     cluster: Cluster = None,
     as_json: Json = False,

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ringlog.cli.connection import connect, errors, fail, out, resolve
+from ringlog.cli.connection import connect, errors, fail, out, resolve, seconds_of
 from ringlog.cli.submitting import show_answer, submitted
 from ringlog.cli.verbs import ASKING, with_options
 from ringlog.client.acks import AcksReader
@@ -35,7 +35,7 @@ from ringlog.runtime.context import ClusterContext
 Json = dict[str, Any]
 Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Watch the operation to its end.")]
 Timeout = Annotated[
-    float | None, typer.Option(help="Seconds after which to stop watching; the operation goes on.", min=0)
+    float | None, typer.Option(parser=seconds_of, help="Seconds after which to stop watching; the operation goes on.")
 ]
 
 LOOK_S = 1.0

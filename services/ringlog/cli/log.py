@@ -33,6 +33,7 @@ from ringlog.wire.records import StoredSnapshot
 app = typer.Typer()
 ARCHIVE_HELP = "The archive: a folder, or a URL that fsspec knows."
 InArchive = Annotated[str | None, typer.Option("--archive", envvar="RINGLOG_ARCHIVE", help=ARCHIVE_HELP)]
+LAST_MAX = 10_000_000
 STYLES = {OutcomeKind.APPLIED: "green", OutcomeKind.DUPLICATE: "dim", OutcomeKind.STALE: "dim"}
 
 
@@ -42,7 +43,9 @@ def show(
     bootstrap: Bootstrap = None,
     cluster: Cluster = None,
     since: Annotated[int, typer.Option("--from", help="First epoch to show.")] = 0,
-    last: Annotated[int | None, typer.Option("--last", min=1, help="Show only the last N records.")] = None,
+    last: Annotated[
+        int | None, typer.Option("--last", min=1, max=LAST_MAX, help="Show only the last N records.")
+    ] = None,
     all_records: Annotated[bool, typer.Option("--all", help="Show records without effect too.")] = False,
     dump: Annotated[
         Path | None, typer.Option("--dump", help="Write the raw log to a file for `rehearse --from`.")
@@ -58,7 +61,11 @@ def show(
         if dump is not None:
             if past.start.position:
                 fail("log_truncated", f"the log begins with epoch {past.start.state.epoch}: name the archive")
-            out.print(f"{write_dump(dump, past.records)} records in {dump}")
+            count = write_dump(dump, past.records)
+            if as_json:
+                typer.echo(json.dumps({"records": count, "file": str(dump)}))
+            else:
+                out.print(f"{count} records in {dump}")
             return
         for line in chosen(past.lines(), since, last, all_records):
             if as_json:

@@ -225,12 +225,15 @@ def main() -> None:
     if isinstance(sys.stdout, TextIOWrapper):  # what the terminal's alphabet lacks is shown by its number
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
+        "".join(sys.argv).encode()
+    except UnicodeEncodeError as error:  # bytes that are no text come as halves of signs, and crash Kafka's client
+        wrong = next(word for word in sys.argv if error.object[error.start] in word)
+        typer.echo(f"bad_text: {wrong[:40]!a} is no text: give it in UTF-8", err=True)
+        sys.exit(2)
+    try:
         app()
     except KeyboardInterrupt:
         sys.exit(130)
-    except UnicodeEncodeError as error:  # bytes of an argument that are no text reach here as halves of signs
-        typer.echo(f"bad_text: {error.object[:40]!a} is no text: give it in UTF-8", err=True)
-        sys.exit(2)
     except Exception as error:
         said = refused_by_files(error) if isinstance(error, OSError) else error
         code = getattr(said, "code", None)

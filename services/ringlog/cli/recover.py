@@ -25,7 +25,7 @@ from ringlog.node.identity import alone_in, seen_in
 from ringlog.node.log_copy import COPY, copy_of_member
 from ringlog.operator.shown import printable
 from ringlog.operator.state_json import composed, exported
-from ringlog.private import write_private
+from ringlog.private import FileUnusable, write_private
 from ringlog.runtime.context import ClusterContext
 
 
@@ -61,7 +61,7 @@ def recover(
             end = end_of(copy)
             write_private(export, json.dumps(exported(end.at.state), indent=2) + "\n")
             return _say({"epoch": end.at.state.epoch, "state_id": end.at.state.state_id, "file": str(export)}, as_json)
-        text = None if state is None else state.read_bytes()
+        text = None if state is None else _edited(state)
         plan = planned(copy, operator, reason, lambda end: () if text is None else composed(text, end))
         context = resolve(bootstrap, cluster)
         with closing(KafkaPlace(context.bootstrap, context.cluster, replication)) as where:
@@ -69,6 +69,13 @@ def recover(
             if not dry_run:
                 view |= {"topic_id": rebuild(where, plan, replace=replace)}
     _say(view, as_json)
+
+
+def _edited(state: Path) -> bytes:
+    try:
+        return state.read_bytes()
+    except OSError as error:
+        raise FileUnusable.of(error, state) from error
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Annotated, Any
@@ -21,6 +22,7 @@ from ringlog.runtime.context import ClusterContext
 app = typer.Typer(no_args_is_help=True)
 Name = Annotated[str, typer.Argument(metavar="NODE", help="Name or id of the node.")]
 AUTOMATIC = "automatic"
+NUMBER = re.compile("[0-9]{1,9}")
 
 
 @app.command("show")
@@ -68,8 +70,8 @@ def size(
     exclude_none: Annotated[bool, typer.Option("--exclude-none", help="Every node may be a member.")] = False,
 ) -> Intent:
     """Say how many members there are to be, or automatic: 1 up to 2 nodes, 3 up to 5, 5 up to 100, then 10."""
-    if members not in (None, AUTOMATIC) and not str(members).isdecimal():
-        fail("bad_field", f"size: {members!r} is neither a number nor {AUTOMATIC}", 2)
+    if members not in (None, AUTOMATIC) and not NUMBER.fullmatch(str(members)):
+        fail("bad_field", f"size: {str(members)[:40]!r} is neither a number nor {AUTOMATIC}", 2)
     if exclude and exclude_none:
         fail("bad_field", "exclude: stands beside --exclude-none", 2)
     excluded = tuple(exclude) if exclude else () if exclude_none else None

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from ringlog.cli.connection import Json, fail, out
+from ringlog.cli.connection import Json, fail, out, seconds_of
 from ringlog.cli.verbs import Options, with_options
 from ringlog.log.delays import COMMIT, DELAY, DROP, HOLD, PROPAGATION, HeldEntry, Match, Rule, rule_to_json
 from ringlog.log.delays_control import FolderDelays
@@ -63,7 +63,7 @@ def hold(commit: Commits = False) -> Rule:
 
 
 def delay(
-    seconds: Annotated[float, typer.Argument(help="How long.", min=0.001)],
+    seconds: Annotated[float, typer.Argument(parser=seconds_of, help="How long.")],
     commit: Commits = False,
 ) -> Rule:
     """Let entries come this number of seconds late: to readers, or with --commit to the log."""

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from ringlog.cli.connection import Json, fail, out
+from ringlog.cli.connection import Json, fail, out, seconds_of
 from ringlog.cli.drawing import draw
 
 if TYPE_CHECKING:
@@ -32,7 +32,8 @@ Profile = Annotated[
     ),
 ]
 CORES = os.cpu_count() or 1
-Jobs = Annotated[int, typer.Option("--jobs", "-j", min=1, help="Processes; default: one for each core.")]
+JOBS_MAX, SEEDS_MAX = 1_024, 10**12
+Jobs = Annotated[int, typer.Option("--jobs", "-j", min=1, max=JOBS_MAX, help="Processes; default: one for each core.")]
 Trace = Annotated[bool, typer.Option("--trace", help="Print the story of each run.")]
 
 
@@ -45,11 +46,14 @@ def register(app: typer.Typer) -> None:
 def run(
     seeds: Annotated[str, typer.Option("--seeds", help="A..B, both included; or one seed.")] = "1..200",
     fresh: Annotated[
-        int | None, typer.Option("--fresh", min=1, help="Number of seeds that nobody has run, from the clock.")
+        int | None,
+        typer.Option("--fresh", min=1, max=SEEDS_MAX, help="Number of seeds that nobody has run, from the clock."),
     ] = None,
     jobs: Jobs = CORES,
     profile: Profile = "small",
-    seconds: Annotated[float | None, typer.Option("--seconds", help="Stop after so long, whatever is left.")] = None,
+    seconds: Annotated[
+        float | None, typer.Option("--seconds", parser=seconds_of, help="Stop after so long, whatever is left.")
+    ] = None,
     trace: Trace = False,
     shrunk: Annotated[bool, typer.Option("--shrink/--no-shrink", help="Cut failing scripts down.")] = True,
     save: Annotated[Path, typer.Option("--save", help="Where failing scripts go, as files to replay.")] = FAILURES,
@@ -120,9 +124,9 @@ def replay(
 
 def seeds_of(text: str) -> range:
     """The seeds that ``A..B`` or ``A`` names; ends the command with usage status otherwise."""
-    match = re.fullmatch(r"(\d+)(?:\.\.(\d+))?", text)
+    match = re.fullmatch(r"([0-9]{1,15})(?:\.\.([0-9]{1,15}))?", text)
     if match is None or int(match[2] or match[1]) < int(match[1]):
-        fail("bad_seeds", f"--seeds {text}: expected A..B with A not above B, or one seed", status=2)
+        fail("bad_seeds", f"--seeds {text[:60]}: expected A..B with A not above B, or one seed", status=2)
     return range(int(match[1]), int(match[2] or match[1]) + 1)
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from ringlog.cli import submitting
-from ringlog.cli.connection import Bootstrap, Cluster, connect, fail, resolve
+from ringlog.cli.connection import Bootstrap, Cluster, connect, fail, resolve, seconds_of
 from ringlog.operator.answers import TIMEOUT_S, ended_json
 from ringlog.operator.author_json import typed
 
@@ -18,7 +18,7 @@ def submit(
     command: Annotated[str | None, typer.Argument(help='JSON, e.g. {"command": "Noop"}; none: standard input.')] = None,
     bootstrap: Bootstrap = None,
     cluster: Cluster = None,
-    timeout: Annotated[float, typer.Option(help="Seconds to wait for the answer.")] = TIMEOUT_S,
+    timeout: Annotated[float, typer.Option(parser=seconds_of, help="Seconds to wait for the answer.")] = TIMEOUT_S,
     request_id: Annotated[str | None, typer.Option(help="Ask again under the id of an earlier try.")] = None,
     since_epoch: Annotated[int | None, typer.Option(help="The epoch that the earlier try gave.")] = None,
 ) -> None:

@@ -16,7 +16,7 @@ from ringlog.operator.author_json import to_json
 from ringlog.operator.errors import Refused
 from ringlog.operator.log_past import Past, states
 from ringlog.operator.shown import picked
-from ringlog.private import FileUnusable
+from ringlog.private import FileUnusable, replaceable
 
 BAD_DUMP = "bad_dump"
 
@@ -33,7 +33,7 @@ def write_dump(path: Path, records: Iterable[LogRecord]) -> int:
     Raises FileUnusable.
     """
     count = 0
-    unfinished = path.with_name(f"{path.name}.part")
+    unfinished = replaceable(path).with_name(f"{path.name}.part")
     with _opened(unfinished) as file:
         for record in records:
             file.write(json.dumps({"offset": record.offset, "data": record.data.hex()}) + "\n")
@@ -41,6 +41,7 @@ def write_dump(path: Path, records: Iterable[LogRecord]) -> int:
     try:
         unfinished.replace(path)
     except OSError as error:
+        unfinished.unlink(missing_ok=True)
         raise FileUnusable.of(error, path) from error
     return count
 

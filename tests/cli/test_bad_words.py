@@ -1,0 +1,72 @@
+"""Words that no command can do anything with are refused before a broker is asked, and never by a trace."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from ringlog.cli.connection import seconds_of
+from ringlog.cli.main import app
+from ringlog.operator.log_lines import write_dump
+from ringlog.private import FileUnusable, write_private
+
+LARGE = "9" * 5_000
+"""More digits than a number may have."""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(["submit", "{}", "--timeout", word] for word in ("nan", "inf", "1e300", "-1", "")),
+        *(["data", "read", "ks", "k", "--timeout", word] for word in ("nan", "inf", "1e300")),
+        ["ddl", "-", "--timeout", "nan"],
+        ["node", "join", "n1", "--timeout", "inf"],
+        ["sim", "run", "--seconds", "nan"],
+        ["sim", "delay", "inf"],
+        ["stack", "logs", "-n", "9" * 20],
+        ["log", "--last", "9" * 20],
+        ["service", "size", LARGE],
+        ["data", "rows", "ks.t", "1", "--at", f"0:{LARGE}"],
+        ["sim", "run", "--seeds", LARGE],
+        ["sim", "run", "--fresh", "9" * 20],
+        ["sim", "run", "--jobs", "9" * 20],
+        ["cdc", "import-debezium", "--topic", "t", "--group", " "],
+        ["audit", "--base", "-1"],
+    ],
+)
+def test_numbers_without_bounds_and_names_of_nothing(words: list[str]) -> None:
+    cluster = [] if words[0] in ("sim", "stack") else ["--bootstrap", "127.0.0.1:1", "--cluster", "c"]
+    ended = CliRunner().invoke(app, [*words, *cluster])
+    assert isinstance(ended.exception, SystemExit), ended.exception
+    assert (ended.exit_code, ended.stdout) == (2, "")
+
+
+def test_seconds_are_what_was_typed() -> None:
+    assert [seconds_of(text) for text in ("0", "0.5", "1e9")] == [0.0, 0.5, 1e9]
+
+
+def test_only_a_file_is_replaced(tmp_path: Path) -> None:
+    """Where ``/dev/stdout`` was given, root replaced it, for every process of the machine."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    link = tmp_path / "link"
+    link.symlink_to(pipe)
+    for place in (pipe, link, tmp_path, Path()):
+        with pytest.raises(FileUnusable):
+            write_private(place, "text")
+        with pytest.raises(FileUnusable):
+            write_dump(place, ())
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["link", "pipe"]
+    assert pipe.is_fifo()
+    write_private(tmp_path / "new", "text")
+    assert write_dump(tmp_path / "new", ()) == 0
+
+
+def test_credentials_go_into_a_file(tmp_path: Path) -> None:
+    words = ["cdc", "grant", "--writer", "w", "--listener", "127.0.0.1:1", "--bootstrap", "127.0.0.1:1"]
+    for place in ("", str(tmp_path)):
+        ended = CliRunner().invoke(app, [*words, "--cluster", "c", "--to", place])
+        assert (ended.exit_code, ended.stderr.split(":")[0]) == (1, "bad_option")
