@@ -15,18 +15,22 @@ from ringlog.client.cdc.lives import Lives, NamedLife
 from ringlog.client.cdc.progress import NOT_ENTERED, ConsumerProgress, begin_at
 from ringlog.client.cdc.reading import CdcReading, RowVerdict
 from ringlog.client.cdc.topics import CdcRecord
+from ringlog.kernel.commands.schema import DropTable
 from ringlog.kernel.schema.types import serialize
 from ringlog.kernel.values import Column
 from ringlog.wire.records import CdcRow, Cell, DeletedElements, encode_cdc_row
 from ringlog_cdc.errors import CdcError
 from ringlog_cdc.reading.columns import LogColumns
 from ringlog_cdc.reading.heads import head_of
-from ringlog_cdc.reading.ranges import ALL, CdcRange, ReadSettings, Scan, milestone, ranges_along, table_in
+from ringlog_cdc.reading.ranges import ALL, CdcRange, ReadSettings, Scan, found_in, milestone, ranges_along, table_in
 from ringlog_cdc.reading.source import settings_of
 from ringlog_cdc.reading.vectors import batch_of
 from ringlog_cdc.reading.whole import OnePass, Readable, readable
 from tests.client.cdc.changes import AT, TABLE, row
 from tests.client.cdc.model import CDC_PARTITIONS, Topic, Write, drawn, open_generations, row_of
+from tests.client.cdc.test_schema import following, let_go, with_an_altered_table
+from tests.kernel.entries import TABLE as CREATED
+from tests.kernel.entries import uuid
 
 UUID = "04c29680-833b-11ee-8000-000000000001"
 
@@ -348,17 +352,25 @@ def test_rows_from_before_what_is_known_are_not_passed_over() -> None:
 
 
 def test_rows_of_a_table_that_got_the_name_while_it_was_read_are_not_taken_for_its_own() -> None:
-    rows = [row(2, (number,), {"v": number}, epoch=epoch) for number, epoch in enumerate((0, 10, 19))]
-    later = [*rows, row(2, (3,), {"v": 3}, epoch=20)]
-    columns = LogColumns(TABLE, NamedLife(10, None, True))
-    assert columns.until(None).batch(later).to_pydict()["c"] == [0, 1, 2, 3]
-    found = columns.until(20).with_past(NamedLife(10, None, True))
-    heads = [head_of(one, number, encode_cdc_row(one)) for number, one in enumerate(later)]
-    for batch in (found.batch(rows), batch_of(found, heads[:3], 0)):
-        assert batch.to_pydict()["c"] == [0, 1, 2]
-    for of in (found.batch, lambda _: batch_of(found, heads, 0)):
-        with pytest.raises(TableReplaced, match=f"table {TABLE.id} lost its name at epoch 20"):
-            of(later)
+    rows = [row(2, (number,), {"v": number}, epoch=epoch) for number, epoch in enumerate((10, 19, 0, 20))]
+    heads = [head_of(one, number, encode_cdc_row(one)) for number, one in enumerate(rows)]
+
+    def given(columns: LogColumns, *numbers: int) -> list[list[int]]:
+        some = (columns.batch([rows[number] for number in numbers]), batch_of(columns, [heads[n] for n in numbers], 0))
+        return [batch.to_pydict()["c"] for batch in some]
+
+    for life in (NamedLife(10, None, True), NamedLife(10, 20, True)):
+        columns = LogColumns(TABLE, life)
+        dropped, replaced = NamedLife(10, 20, True), NamedLife(10, 20, False)
+        assert given(columns.until(None, by_id=False), 0, 1, 2) == [[0, 1, 2]] * 2
+        for now, mine, others in ((dropped, (0, 1, 2), (3,)), (replaced, (0, 1), (2, 3))):
+            found = columns.until(now, by_id=False).with_past(NamedLife(10, None, True))
+            assert given(found, *mine) == [list(mine)] * 2
+            assert given(columns.until(now, by_id=True), 0, 1, 2, 3) == [list(mine)] * 2, "who has the name is nobody"
+            for other in others:
+                for of in (found.batch, lambda _, one=other, by=found: batch_of(by, heads[: one + 1], 0)):
+                    with pytest.raises(TableReplaced, match=f"table {TABLE.id} lost its name at epoch 20"):
+                        of(rows[: other + 1])
 
 
 def test_a_table_is_chosen_by_its_id() -> None:
@@ -369,6 +381,25 @@ def test_a_table_is_chosen_by_its_id() -> None:
     for name, table_id in (("ks.t", "three"), ("ks.other", "")):
         with pytest.raises(UnknownTable):
             table_in(lives, name, table_id)
+
+
+def test_a_table_that_the_newest_snapshot_has_forgotten_is_found_in_the_past() -> None:
+    """As by a stream whose first rows come long after its table was dropped."""
+    cluster, made = with_an_altered_table()
+    let_go(cluster)
+    cluster.apply(DropTable("ks", "t"))
+    dropped = cluster.state.epoch
+    cluster.store("publisher")
+    for is_last in (True, False):
+        follower = following(cluster)
+        with pytest.raises(UnknownTable):
+            table_in(follower.lives, "ks.t", CREATED.id)
+        table, life = found_in(follower, "ks.t", CREATED.id)
+        follower.close()
+        assert (table.id, life) == (CREATED.id, NamedLife(made, dropped, is_last))
+        if is_last:
+            cluster.apply(replace(CREATED, id=uuid(9, space=4)))
+            cluster.store("publisher")
 
 
 @pytest.mark.parametrize(

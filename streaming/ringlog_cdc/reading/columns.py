@@ -38,7 +38,6 @@ from ringlog.client.cdc.rows import DELETED, ELEMENTS, TableTypes
 from ringlog.kernel.changes import TableChange
 from ringlog.kernel.schema.collections import TypeShape, shape_of
 from ringlog.kernel.schema.types import TypeMismatch, deserialize
-from ringlog.kernel.values import Epoch
 from ringlog.wire.mapping import uuid_text
 from ringlog.wire.records import CdcRow
 
@@ -116,8 +115,8 @@ class LogColumns:
 
     ``life``: rows that other tables of its name left are passed over; None: all rows are the table's. ``out``: columns
     that are left out, so what they would have is undecoded. ``with_epoch``: one more column, ``cdc$epoch``: the epoch
-    by which the write was decided, null where that is not said. ``life_end``: the epoch with which the table lost its
-    name while it was read; rows of those that got it then are not passed over, but end the reading.
+    by which the write was decided, null where that is not said. ``now``: the life as it is known now, where the table
+    may have lost its name while it was read; rows of those that got it then are not passed over, but end the reading.
     """
 
     def __init__(
@@ -126,31 +125,39 @@ class LogColumns:
         life: NamedLife | None = None,
         out: frozenset[str] = frozenset(),
         with_epoch: bool = False,
-        life_end: Epoch | None = None,
+        now: NamedLife | None = None,
     ) -> None:
         self.table = table
         self.life = life
         self.out = out
         self.with_epoch = with_epoch
-        self.life_end = life_end
+        self.now = now
 
     def is_mine(self, epoch: int) -> bool:
         """Is a row that was decided by that epoch one of the table's? Raises TablesForgotten, TableReplaced."""
-        if self.life_end is not None and epoch >= self.life_end:
-            raise TableReplaced(f"{self.table.keyspace}.{self.table.name}", self.table.id, self.life_end)
+        name = f"{self.table.keyspace}.{self.table.name}"
+        if self.now is not None and self.now.is_over(epoch):
+            assert self.now.end is not None, "another table has got the name"
+            raise TableReplaced(name, self.table.id, self.now.end)
         if self.life is not None and not self.life.knows(epoch):
-            raise TablesForgotten(f"{self.table.keyspace}.{self.table.name}", epoch)
+            raise TablesForgotten(name, epoch)
         return self.life is None or self.life.has(epoch)
 
     def with_past(self, whole: NamedLife) -> LogColumns:
         """The same, with what was found out of the past of the table's name."""
         assert self.life is not None, "one that is of all rows knows enough"
         life = replace(self.life, first=whole.first, known=whole.known)
-        return LogColumns(self.table, life, self.out, self.with_epoch, self.life_end)
+        return LogColumns(self.table, life, self.out, self.with_epoch, self.now)
 
-    def until(self, life_end: Epoch | None) -> LogColumns:
-        """The same, of a table that lost its name at that epoch, or has it."""
-        return LogColumns(self.table, self.life, self.out, self.with_epoch, life_end)
+    def until(self, now: NamedLife | None, *, by_id: bool) -> LogColumns:
+        """The same, of a table whose life is that now; None: it is as it was. ``by_id``: a table that has the name now is
+        not the one that was asked for, and is passed over.
+        """
+        if now is None or not by_id:
+            return LogColumns(self.table, self.life, self.out, self.with_epoch, now)
+        assert self.life is not None, "it is known when the table had its name"
+        life = replace(self.life, end=now.end, is_last=now.is_last)
+        return LogColumns(self.table, life, self.out, self.with_epoch)
 
     def schema(self) -> pa.Schema:
         """The Arrow schema of the batches."""

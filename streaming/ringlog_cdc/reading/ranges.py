@@ -33,7 +33,6 @@ from ringlog.client.cdc.reading import CdcReading, RowVerdict
 from ringlog.client.cdc.schema import SchemaFollower
 from ringlog.client.cdc.topics import CdcRecord, Topics
 from ringlog.kernel.changes import TableChange
-from ringlog.kernel.values import Epoch
 from ringlog.log.identity import Memory
 from ringlog.wire.codec import writer
 from ringlog.wire.errors import WireError
@@ -69,14 +68,14 @@ class ReadSettings:
 @dataclass(frozen=True)
 class CdcRange(InputPartition):
     """Records [begin, end) of one partition; ``place``: the core's place at ``begin``, of this partition only;
-    ``life_end``: the epoch with which the table has lost its name since the query began.
+    ``life``: when the table had its name, as that is known now; None: it is as it was when the query began.
     """
 
     partition: int
     begin: int
     end: int
     place: str
-    life_end: Epoch | None = None
+    life: NamedLife | None = None
 
 
 @dataclass(frozen=True)
@@ -146,23 +145,20 @@ class Scan:
         """
         schema = SchemaFollower(self._settings.bootstrap_servers, self._settings.cluster, memory)
         try:
-            name, table_id = self._settings.table, self._settings.table_id
-            try:
-                return table_in(schema.start().lives, name, table_id)
-            except UnknownTable:  # the newest snapshot may have forgotten it
-                return table_in(schema.whole(), name, table_id)
+            return found_in(schema.start(), self._settings.table, self._settings.table_id)
         finally:
             schema.close()
 
-    def life_end(self, table_id: str) -> Epoch | None:
-        """The epoch with which that table lost its name; None: it has it. This knows of all epochs by which rows that
-        are in the topic by now were decided.
+    def life(self, table_id: str) -> NamedLife:
+        """When that table had its name. This knows of all epochs by which rows that are in the topic by now were
+        decided.
 
         Raises ReplicaHalted, LogUnavailable, WaitTimedOut, UnknownTable.
         """
         if self._schema is None:
             self._schema = SchemaFollower(self._settings.bootstrap_servers, self._settings.cluster).start()
-        return table_in(self._schema.newest(), self._settings.table, table_id)[1].end
+        self._schema.newest()
+        return found_in(self._schema, self._settings.table, table_id)[1]
 
     def first(self) -> ConsumerProgress:
         """Where a new query begins."""
@@ -271,6 +267,17 @@ def table_in(lives: Lives, name: str, table_id: str) -> tuple[TableChange, Named
     if not found:
         raise UnknownTable(name, "no table of that id has had the name" if table_id else "not in the schema")
     return found[-1], lives.life(name, found[-1].id)
+
+
+def found_in(schema: SchemaFollower, name: str, table_id: str) -> tuple[TableChange, NamedLife]:
+    """``table_in`` all that is folded; where the newest snapshot has forgotten the table, all that there is of the log.
+
+    Raises UnknownTable; LogForked, LogTruncated, LogUnavailable.
+    """
+    try:
+        return table_in(schema.lives, name, table_id)
+    except UnknownTable:
+        return table_in(schema.whole(), name, table_id)
 
 
 @lru_cache(LIVES_KEPT)

@@ -33,8 +33,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from ringlog.client.cdc.errors import TablesForgotten
+from ringlog.client.cdc.lives import NamedLife
 from ringlog.client.cdc.progress import ConsumerProgress
-from ringlog.kernel.values import Epoch
 from ringlog.log.identity import CarriedRecord, Recorded, record_of, record_to_json
 from ringlog_cdc.errors import CdcError
 from ringlog_cdc.reading.columns import LogColumns
@@ -112,7 +112,7 @@ def batches(settings: ReadSettings, columns: LogColumns, found: CdcRange | Whole
     Raises TablesForgotten where that does not tell whose they are; TableReplaced.
     """
     if isinstance(found, CdcRange):
-        columns = columns.until(found.life_end)
+        columns = columns.until(found.life, by_id=bool(settings.table_id))
     for rows in rows_of(settings, found):
         try:
             batch = batch_of(columns, rows, found.partition)
@@ -191,8 +191,8 @@ class CdcStreamReader(DataSourceStreamReader):
             return []
         path = [end.get("from", start["place"]), *end.get("left", ()), end["place"]]
         ranges = ranges_along([ConsumerProgress.from_json(place) for place in path])
-        life_end = self._life_end() if ranges else None
-        return [replace(one, life_end=life_end) for one in ranges]
+        life = self._life() if ranges else None
+        return [replace(one, life=life) for one in ranges]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """A task."""
@@ -205,10 +205,10 @@ class CdcStreamReader(DataSourceStreamReader):
             self._scan.close()
             self._scan = None
 
-    def _life_end(self) -> Epoch | None:
-        """When the table lost its name, if it had it when the query began."""
+    def _life(self) -> NamedLife | None:
+        """When the table had its name, if no other one had got it when the query began."""
         life = self._columns.life
-        return self._driver().life_end(self._columns.table.id) if life is not None and life.end is None else None
+        return self._driver().life(self._columns.table.id) if life is not None and life.is_last else None
 
     def _driver(self) -> Scan:
         if self._scan is None:

@@ -53,7 +53,13 @@ class NamedLife:
         """Is a row that was decided by that epoch, which it knows, one of this table's?"""
         if epoch == NOT_SAID:
             return self.is_last
-        return self.first <= epoch and (self.end is None or epoch < self.end)
+        return self.first <= epoch and not self.is_over(epoch)
+
+    def is_over(self, epoch: Epoch) -> bool:
+        """Is a row that was decided by that epoch one of a table that got the name after this one?"""
+        if epoch == NOT_SAID:
+            return not self.is_last
+        return self.end is not None and epoch >= self.end
 
 
 class Lives:
