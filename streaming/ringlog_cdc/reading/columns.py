@@ -150,8 +150,8 @@ class LogColumns:
         return LogColumns(self.table, life, self.out, self.with_epoch, self.now)
 
     def until(self, now: NamedLife | None, *, by_id: bool) -> LogColumns:
-        """The same, of a table whose life is that now; None: it is as it was. ``by_id``: a table that has the name now is
-        not the one that was asked for, and is passed over.
+        """The same, of a table whose life is that now; None: it is as it was. ``by_id``: another table that has the
+        name now was not asked for, and is passed over.
         """
         if now is None or not by_id:
             return LogColumns(self.table, self.life, self.out, self.with_epoch, now)
