@@ -16,6 +16,7 @@ from ringlog.kernel.commands.snapshots import TakeSnapshot
 from ringlog.kernel.commands.truncation import ConfirmSnapshot, RecordArchive, TruncateLog, is_known
 from ringlog.kernel.encoding import digest
 from ringlog.kernel.log_ends import confirmed_snapshots
+from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Command
 from ringlog.log.archive import Archive
 from ringlog.log.archive_places import ArchivePlace, place_of
@@ -58,8 +59,12 @@ class World:
             lambda: self.acts,
         )
 
+    def extended(self, ends: LogEnds) -> RecordArchive | None:
+        newest = self.cluster.taken[-1].state
+        return ends.archive(newest.epoch, lambda: digest(newest))
+
     def archived(self) -> RecordArchive:
-        made = self.ends().archive(self.cluster.taken[-1])
+        made = self.extended(self.ends())
         assert made is not None
         self.cluster.apply(made)
         return made
@@ -120,7 +125,7 @@ def test_an_archive_in_a_store_lets_go_of_the_log_as_one_in_a_folder_does(world:
 
 
 def test_who_has_no_archive_needs_none(world: World) -> None:
-    assert world.ends(archive=False).archive(world.cluster.taken[-1]) is None
+    assert world.extended(world.ends(archive=False)) is None
     world.cluster.apply(TruncateLog(world.head.epoch))
     world.ends(archive=False).truncate(world.cluster.state)
     assert world.cluster.log.begin_offset() == world.head.position - 1
@@ -165,7 +170,7 @@ def test_nothing_goes_if_the_log_knows_of_another_archive(world: World, tmp_path
     ends = world.ends()
     world.cluster.log.gap()
     world.stored()
-    assert ends.archive(world.cluster.taken[-1]) is not None, "one segment up to here, where the first has two"
+    assert world.extended(ends) is not None, "one segment up to here, where the first has two"
     world.refused(ArchiveForged, ends)
 
 
@@ -187,6 +192,11 @@ def test_who_was_superseded_deletes_nothing(world: World) -> None:
 
 
 # --------------------------------------------------------------------------------------------------- in threads
+
+
+def archived_up_to(state: ClusterState) -> int:
+    bound = state.log_bounds.get("archived")
+    return 0 if bound is None else bound.epoch
 
 
 class Threads:
@@ -242,7 +252,7 @@ def test_threads_confirm_archive_and_delete(world: World) -> None:
         threads.apply(TakeSnapshot())
         marked = world.cluster.taken[-1].state.epoch
         keeper.wait_for(lambda state: confirmed_snapshots(state)[1:] or None, 60, "a confirmation")
-        keeper.wait_for(lambda state: state.log_bounds.get("archived"), 60, "an archive")
+        keeper.wait_for(lambda state: archived_up_to(state) == marked or None, 60, "an archive")
         catch_up(keeper)
         world.published = 0
         threads.apply(TruncateLog(marked))
@@ -250,6 +260,22 @@ def test_threads_confirm_archive_and_delete(world: World) -> None:
         assert world.cluster.log.begin_offset() == 0
         world.published = 10_000
         _await(world, world.cluster.taken[-1].position - 1)
+    finally:
+        threads.close()
+
+
+def test_who_takes_over_archives_what_was_confirmed(world: World) -> None:
+    """The keeper before it died when the snapshot was confirmed, and not yet archived."""
+    threads = Threads(world)
+    try:
+        keeper = threads.act("keeper", world.ends())
+        archived = keeper.wait_for(lambda state: state.log_bounds.get("archived"), 60, "an archive")
+        assert (archived.epoch, archived.position) == (world.head.epoch, world.head.position)
+        end = world.cluster.log.end_offset()
+        catch_up(keeper)
+        assert world.ends().behind(keeper.state) is None
+        assert world.ends(archive=False).behind(keeper.state) is None
+        assert end == world.cluster.log.end_offset(), "nothing more is to do"
     finally:
         threads.close()
 

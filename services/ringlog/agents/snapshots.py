@@ -5,6 +5,7 @@ what digest they have. The validator does neither: commits wait for it. Who is b
 with that one: of an older snapshot nobody has need then. What the broker does not take is left out, with a warning;
 readers begin with an older one. Who takes over goes on with the newest mark that is not confirmed: it may have been
 folded while nobody acted, or who acted died with it. The state behind it is kept until then (``ringlog.log.recent``).
+Where that one is confirmed, who acted may have died before it was archived: the keeper archives up to there.
 
 Who confirms puts that into the log (``ConfirmSnapshot``), unless another one has. The keeper also extends the archive,
 and deletes what may be deleted (``ringlog.agents.truncation``).
@@ -27,7 +28,7 @@ from ringlog.kernel.commands.snapshots import is_mark, is_unconfirmed
 from ringlog.kernel.commands.truncation import ConfirmSnapshot, is_known
 from ringlog.kernel.encoding import digest
 from ringlog.kernel.log_ends import allowed_begin
-from ringlog.kernel.state import ClusterState
+from ringlog.kernel.state import ClusterState, TakenSnapshot
 from ringlog.kernel.values import Command, Epoch, Micros
 from ringlog.log.beginning import SnapshotTopic
 from ringlog.log.errors import LogError
@@ -106,12 +107,13 @@ class SnapshotSteps:
         self._lock = threading.Lock()
         self._due: Start | None = None
         self._left: Start | None = None
+        self._behind: TakenSnapshot | None = None
         self._ordered: ClusterState | None = None
 
     @property
     def is_due(self) -> bool:
-        """True if a snapshot was taken that this role has not begun with."""
-        return self._due is not None
+        """True if a snapshot was taken that this role has not begun with, or one is to be archived."""
+        return self._due is not None or self._behind is not None
 
     @property
     def is_ordered(self) -> bool:
@@ -126,8 +128,9 @@ class SnapshotSteps:
         is_left = mark is not None and self._looks and is_unconfirmed(state, mark.state.epoch)
         is_ordered = self._ends is not None and allowed_begin(state) > 0
         self._left = mark if is_left else None
+        self._behind = None if self._ends is None else self._ends.behind(state)
         self._add(self._left, state if is_ordered else None)
-        return is_left or is_ordered
+        return is_left or is_ordered or self._behind is not None
 
     def folded(self, before: ClusterState, after: ClusterState, offset: int) -> bool:
         """True if there is something to do now."""
@@ -152,12 +155,15 @@ class SnapshotSteps:
                 yield At("snapshots")
                 with self._lock:
                     start, ordered, self._due = self._due, self._ordered, None
+                    behind, self._behind = self._behind, None
                 is_left, self._left = start is self._left, None
                 try:
                     topic = topic or self._open()
                     if start is not None:
                         stores = self._role in STORES
                         yield from self._store(topic, start, is_left) if stores else self._confirm(topic, start)
+                    elif behind is not None:
+                        yield from self._archive(behind.epoch, partial(str, behind.digest))
                     if ordered is not None:
                         self._truncate(ordered)
                 except LogError as error:
@@ -185,7 +191,10 @@ class SnapshotSteps:
             size = sum(part.size for part in head.parts)
             self._say("stored", head.epoch, bytes=size, chunks=len(head.chunks), digest=head.digest)
             yield At("snapshots")
-        if self._ends is not None and (grown := self._ends.archive(start)) is not None:
+        yield from self._archive(start.state.epoch, partial(digest, start.state))
+
+    def _archive(self, epoch: Epoch, wanted: Callable[[], str]) -> Steps[None]:
+        if self._ends is not None and (grown := self._ends.archive(epoch, wanted)) is not None:
             yield from self._submit(grown)
 
     def _is_stored(self, topic: SnapshotTopic, start: Start) -> bool:

@@ -1,7 +1,8 @@
 """The keeper looks after both ends of the log's life: what becomes old is archived, and goes when it was ordered.
 
 After each snapshot that it stored the keeper extends the archive, if a folder is set for one (``RINGLOG_ARCHIVE``): it
-folds what goes in and compares the state with its own. Then the log is to know how far the archive goes.
+folds what goes in and compares the state with its own. Then the log is to know how far the archive goes. Who takes over
+extends it to the newest snapshot that is confirmed, if the log does not know that it goes so far (``behind``).
 
 A deletion follows the entry of a ``TruncateLog``. It is the same however often it is done, so who takes over does it
 again, and it never goes above what the state allows. Before it, by a fresh look:
@@ -21,13 +22,12 @@ from collections.abc import Callable
 
 from ringlog.kernel.commands.truncation import RecordArchive
 from ringlog.kernel.encoding import digest
-from ringlog.kernel.log_ends import ARCHIVED, TRUNCATED
-from ringlog.kernel.state import ClusterState, LogBound
+from ringlog.kernel.log_ends import ARCHIVED, TRUNCATED, confirmed_snapshots
+from ringlog.kernel.state import ClusterState, LogBound, TakenSnapshot
 from ringlog.kernel.values import Epoch
 from ringlog.log.archive import Archive, SegmentHead, grown
 from ringlog.log.beginning import Beginning, SnapshotTopic
 from ringlog.log.errors import ArchiveForged, ArchiveGap, ArchiveOfAnotherLog, LogUnavailable, SnapshotIncomplete
-from ringlog.log.folding import Start
 from ringlog.log.port import MetadataLog
 from ringlog.runtime.logs import get_logger
 
@@ -63,17 +63,24 @@ class LogEnds:
         """Where the log begins now. Raises LogUnavailable."""
         return self._log.begin_offset()
 
-    def archive(self, start: Start) -> RecordArchive | None:
-        """Extend the archive up to this state, and what the log is to know of it; None if no place is set.
+    def behind(self, state: ClusterState) -> TakenSnapshot | None:
+        """The newest confirmed snapshot, where the archive does not go so far by what the log knows of it."""
+        if self._archive is None or not (confirmed := confirmed_snapshots(state)):
+            return None
+        known = state.log_bounds.get(ARCHIVED)
+        return confirmed[-1] if known is None or known.epoch < confirmed[-1].epoch else None
+
+    def archive(self, epoch: Epoch, wanted: Callable[[], str]) -> RecordArchive | None:
+        """Extend the archive up to this epoch, and what the log is to know of it; None if no place is set. ``wanted``:
+        the digest of the epoch's state.
 
         Raises ArchiveRefused, ArchiveUnavailable, LogUnavailable.
         """
         if self._archive is None:
             return None
-        state = start.state
-        end = grown(self._archive, self._log, self._open, state.epoch)
-        if end.state.epoch == state.epoch and digest(end.state) != digest(state):
-            raise ArchiveOfAnotherLog(f"epoch {state.epoch}: what the archive holds folds to another digest")
+        end = grown(self._archive, self._log, self._open, epoch)
+        if end.state.epoch == epoch and digest(end.state) != wanted():
+            raise ArchiveOfAnotherLog(f"epoch {epoch}: what the archive holds folds to another digest")
         last = self._archive.segments()[-1]
         self._say("archived", epoch=last.last, segment=last.name, digest=last.digest)
         return RecordArchive(last.last, last.next, last.digest)
