@@ -93,7 +93,7 @@ class Writer:
     # -------------------------------------------------------------------------------------------- thread
 
     def _run(self) -> None:
-        follower = self._replica.subscribe(lambda *_: self._wake.set())
+        unsubscribe = self._replica.subscribe(lambda *_: self._wake.set()).close
         try:
             self.driver.carry_out(self.promises.keep())
         except StopRequested:
@@ -104,7 +104,7 @@ class Writer:
                 "cdc_writer_stopped", writer=self.promises.name, incarnation=self.promises.incarnation, error=str(error)
             )
         finally:
-            follower.close()
+            unsubscribe()
 
     def _look(self) -> None:
         if any(stop.is_set() for stop in self._stops):

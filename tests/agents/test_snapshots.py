@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -21,9 +22,16 @@ from ringlog.log.memory import MemoryKeyed
 from ringlog.log.recent import LAST_ALONE, RecentEntries
 from ringlog.log.replay import catch_up
 from ringlog.log.replica import LogReplica
+from ringlog.protocol.effects import Steps
 from ringlog.runtime.clock import ManualClock
 from ringlog.wire.records import SnapshotConfirmation, StoredSnapshot, decode_snapshot_record
 from tests.log.test_snapshots import Cluster
+
+
+def held(epoch: int) -> bool:
+    """True if the process holds a state of that epoch."""
+    gc.collect()
+    return any(isinstance(one, ClusterState) and one.epoch == epoch for one in gc.get_objects())
 
 
 class Agents:
@@ -53,18 +61,20 @@ class Agents:
 
     def left_to(self, role: str, mark: Start) -> int:
         """How many records a role writes that takes over behind a mark and then has nothing more to do."""
+        begin = self.cluster.records.end_offset()
+        self.done(role, mark).close()
+        return self.cluster.records.end_offset() - begin
+
+    def done(self, role: str, mark: Start) -> Steps[None]:
+        """The same role, with nothing more to do."""
         log, records = self.cluster.log, self.cluster.records
-        begin = records.end_offset()
         steps = SnapshotSteps(role, lambda: SnapshotTopic(records), log.identity, ManualClock().now_us, lambda: role)
         doing = steps.run()
-        try:
-            if steps.acts(self.cluster.state, mark):
-                outcome: object = None
-                while not isinstance(effect := doing.send(outcome), AwaitSnapshotWork) or steps.is_due:
-                    outcome = effect.topic.listed()[0].head if isinstance(effect, AwaitHead) else self.cluster.state
-        finally:
-            doing.close()
-        return records.end_offset() - begin
+        if steps.acts(self.cluster.state, mark):
+            outcome: object = None
+            while not isinstance(effect := doing.send(outcome), AwaitSnapshotWork) or steps.is_due:
+                outcome = effect.topic.listed()[0].head if isinstance(effect, AwaitHead) else self.cluster.state
+        return doing
 
     def heard(self, count: int) -> list[object]:
         """The first records of the topic, when there are so many."""
@@ -166,6 +176,19 @@ def test_what_is_stored_is_not_stored_again_and_what_is_confirmed_is_nobodys_to_
     mine = (mark.position, digest(mark.state), ("keeper", "publisher"))
     agents.cluster.apply(ConfirmSnapshot(mark.state.epoch, mark.state.state_id, *mine))
     assert [agents.left_to(role, mark) for role in ("keeper", "coordinator")] == [0, 0]
+
+
+def test_a_state_that_was_stored_and_confirmed_is_let_go(agents: Agents) -> None:
+    """Between two snapshots a role waits for days; a state is as large as its cluster."""
+    agents.cluster.apply(TakeSnapshot())
+    epoch = agents.cluster.state.epoch
+    agents.cluster.apply(Noop())
+    waiting = [agents.done(role, agents.cluster.taken[-1]) for role in ("keeper", "publisher")]
+    assert held(epoch), "the test holds it"
+    agents.cluster.taken.clear()
+    assert not held(epoch)
+    for one in waiting:
+        one.close()
 
 
 def test_what_was_stored_with_another_digest_is_stored_again(agents: Agents) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -147,6 +148,20 @@ def test_a_replica_begins_with_the_newest_and_folds_only_what_follows(cluster: C
     with LogReplica(cluster.log, beginning=Beginning(lambda: SnapshotTopic(cluster.records))) as replica:
         assert digest(replica.read_barrier()) == digest(cluster.state)
         assert sum(replica.counts.values()) == cluster.log.end_offset() - newest.position
+
+
+def test_a_replica_lets_go_of_the_state_that_it_began_with(cluster: Cluster) -> None:
+    cluster.live(random.Random(1), 30)
+    epoch = cluster.store("publisher").epoch
+    cluster.taken.clear()
+    with LogReplica(cluster.log, beginning=cluster.beginning()) as replica:
+        cluster.apply(Noop(), Noop())  # the one before the newest is at hand
+        assert replica.read_barrier().epoch == epoch + 2
+        assert replica.began.epoch == epoch
+        gc.collect()
+        there = {id(one): one.epoch for one in gc.get_objects() if isinstance(one, ClusterState)}
+        assert epoch + 2 in there.values()
+        assert epoch not in there.values()
 
 
 BROKEN: dict[str, Callable[[object, StoredSnapshot], object | None]] = {

@@ -153,24 +153,29 @@ class SnapshotSteps:
             while True:
                 yield AwaitSnapshotWork()
                 yield At("snapshots")
-                with self._lock:
-                    start, ordered, self._due = self._due, self._ordered, None
-                    behind, self._behind = self._behind, None
-                is_left, self._left = start is self._left, None
-                try:
-                    topic = topic or self._open()
-                    if start is not None:
-                        stores = self._role in STORES
-                        yield from self._store(topic, start, is_left) if stores else self._confirm(topic, start)
-                    elif behind is not None:
-                        yield from self._archive(behind.epoch, partial(str, behind.digest))
-                    if ordered is not None:
-                        self._truncate(ordered)
-                except LogError as error:
-                    self.give_up(error, 0 if start is None else start.state.epoch)
+                topic = yield from self._turn(topic)
         finally:
             if topic is not None:
                 topic.close()
+
+    def _turn(self, topic: SnapshotTopic | None) -> Steps[SnapshotTopic | None]:
+        """What is to be done now; whole states that it takes are let go with its end."""
+        with self._lock:
+            start, ordered, self._due = self._due, self._ordered, None
+            behind, self._behind = self._behind, None
+        is_left, self._left = start is self._left, None
+        try:
+            topic = topic or self._open()
+            if start is not None:
+                stores = self._role in STORES
+                yield from self._store(topic, start, is_left) if stores else self._confirm(topic, start)
+            elif behind is not None:
+                yield from self._archive(behind.epoch, partial(str, behind.digest))
+            if ordered is not None:
+                self._truncate(ordered)
+        except LogError as error:
+            self.give_up(error, 0 if start is None else start.state.epoch)
+        return topic
 
     def give_up(self, error: LogError, epoch: Epoch = 0) -> None:
         """Something is left out; readers begin with an older snapshot."""

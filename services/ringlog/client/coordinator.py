@@ -107,11 +107,11 @@ class Coordinator:
         self._peers = Peers(find or StatusPages(lambda: replica.state))
         self._lock = Lock()
         self._mailboxes: set[_Mailbox] = set()
-        self._subscription = replica.subscribe(self._hear)
+        self._unsubscribe = replica.subscribe(self._hear).close
 
     def close(self) -> None:
         """End; requests under way time out. What is still on its way to replicas that nobody waits for stops there."""
-        self._subscription.close()
+        self._unsubscribe()
         self._peers.close()
 
     def __enter__(self) -> Coordinator:

@@ -39,7 +39,6 @@ from ringlog.log.errors import (
     TopicMissing,
     WaitTimedOut,
 )
-from ringlog.log.following import Subscription
 from ringlog.log.port import LogRecord, LogTail, MetadataLog
 from ringlog.log.replica import LogReplica
 from ringlog.protocol.effects import Newest, Now
@@ -109,13 +108,13 @@ class Engine:
         self._seldom = Seldom(log)
         self._stopping = threading.Event()
         self._listener: threading.Thread | None = None
-        self._subscription: Subscription | None = None
+        self._unsubscribe: Callable[[], None] | None = None
         self._broken: ClientBroken | None = None
 
     def start(self) -> None:
         """Place the reader at the end of the results, then begin. Raises LogUnavailable, TopicMissing."""
         tail = self._results.tail(self._results.end_offset())
-        self._subscription = self._replica.subscribe(self._follow)
+        self._unsubscribe = self._replica.subscribe(self._follow).close
         self._listener = threading.Thread(
             target=self._guard, args=(self._listen, tail), name="client-listener", daemon=True
         )
@@ -126,8 +125,8 @@ class Engine:
         self._stopping.set()
         if self._listener is not None:
             self._listener.join(timeout_s)
-        if self._subscription is not None:
-            self._subscription.close()
+        if self._unsubscribe is not None:
+            self._unsubscribe()
         for pending in self._all():
             self._fail(pending, _timed_out(pending, "an answer, until the client was closed"))
 

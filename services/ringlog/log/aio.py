@@ -28,7 +28,7 @@ class AsyncReplica:
         self.replica = replica
         self._loop = asyncio.get_running_loop()
         self._moved = asyncio.Event()
-        self._subscription = replica.subscribe(self._follow)
+        self._unsubscribe = replica.subscribe(self._follow).close
 
     @property
     def state(self) -> ClusterState:
@@ -37,7 +37,7 @@ class AsyncReplica:
 
     def close(self) -> None:
         """Hear of no more records."""
-        self._subscription.close()
+        self._unsubscribe()
 
     async def newer_than(self, epoch: Epoch) -> ClusterState:
         """The newest state, as soon as its epoch is above ``epoch``. Raises ReplicaHalted."""

@@ -26,7 +26,7 @@ class Halt:
 class Subscription:
     """A follower hears of every record from ``offset`` on.
 
-    ``state`` is the state before that one. ``close`` ends it.
+    ``state`` is the state before that one. ``close`` ends it; who follows for long keeps that, and not the state.
     """
 
     state: ClusterState

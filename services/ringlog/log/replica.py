@@ -70,7 +70,7 @@ class LogReplica:
     ``cluster_id``: the configured id, only compared. ``record``: what remembers the log over restarts, so that another
     one is noticed then, too: a file, or a ``Memory``. ``seen``: epochs that others remember, compared when folded.
     ``start``: a state of this very log, and the position behind it, from where it folds; without it, the beginning.
-    ``beginning``: finds such a start when the replica starts; ``began``, ``began_at``: the one with which it then did.
+    ``beginning``: finds such a start when the replica starts; ``began``: the one with which it then did.
     ``foreseen``: for an author of this process, who folds what it sends; ``recent``: the entries applied last.
     ``pace``: who waits for the log says so there, or waits a little longer where this replica is at ease.
     ``known_end``: where the log ended when it was last asked, and when that was (monotonic seconds); None before.
@@ -146,7 +146,7 @@ class LogReplica:
         return self
 
     def _begin_with(self, start: Start) -> None:
-        self.began, self.began_at = start.state, start.position
+        self.began = Seen(start.state.epoch, start.state.state_id, "its beginning", start.position)
         self._state, self._position = start.state, start.position
 
     def _remembered(self, cluster_id: str) -> tuple[Seen, ...]:

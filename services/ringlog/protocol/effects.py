@@ -116,7 +116,8 @@ def carry_out(steps: Steps[T], perform: Callable[[Any], Any]) -> T:
     outcome: Any = None
     try:
         while True:
-            outcome = perform(steps.send(outcome))
+            effect, outcome = steps.send(outcome), None  # it may be a whole state, and what is performed may be a wait
+            outcome = perform(effect)
     except StopIteration as done:
         result: T = done.value
         return result

@@ -70,7 +70,9 @@ class SchemaFollower:
         where the log is not the one that ``record`` was of, since rows would be read by the tables of another history.
         """
         self._watch.start()
-        self.lives.begin(self._watch.replica.began)
+        between = self._watch.subscribe(lambda *_: None)  # two records; what was noted before has begun it
+        between.close()
+        self.lives.begin(between.state)
         self._catch_up(self._watch.state.epoch)
         return self
 
@@ -114,8 +116,7 @@ class SchemaFollower:
         found, state = Lives(), start.state
         found.begin(state)
         log.info("looks_back", log=metadata.name, from_epoch=state.epoch, to_epoch=end.epoch)
-        upto = self._watch.replica.began_at
-        teller = ReplayTeller(metadata.name, start.position, upto, self._tell, self._clock, PAST)
+        teller = ReplayTeller(metadata.name, start.position, end.position, self._tell, self._clock, PAST)
         tail = metadata.tail(start.position)
         try:
             for made in follow(read_to_end(metadata, tail), state):
