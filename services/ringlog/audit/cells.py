@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 DELETED, ELEMENTS, UNDECODED = "cdc$deleted_", "cdc$deleted_elements_", "cdc$undecoded"
-MICROS_MAX = 2**63 - 1
+TIMESTAMP_MAX = 2**63 - 1
 DATE_ZERO = 2**31
 FLOATS = {4: ">f", 8: ">d"}
 Keys = tuple[Sequence[str], Sequence[str]]
@@ -97,7 +97,7 @@ def _is_value(value: Any, data: bytes) -> bool:
     kind = str(value.type)
     if kind.startswith("timestamp"):
         micros = int.from_bytes(data, "big", signed=True) * 1_000
-        return len(data) == 8 and bool(value.value == max(-MICROS_MAX, min(MICROS_MAX, micros)))
+        return len(data) == 8 and bool(value.value == max(-TIMESTAMP_MAX, min(TIMESTAMP_MAX, micros)))
     if kind.startswith("date32"):
         return len(data) == 4 and bool(value.value == int.from_bytes(data, "big") - DATE_ZERO)
     if kind.startswith(("map", "list", "struct")):

@@ -41,7 +41,8 @@ from ringlog.kernel.schema.types import TypeMismatch, deserialize
 from ringlog.wire.mapping import uuid_text
 from ringlog.wire.records import CdcRow
 
-MICROS_MAX = 2**63 - 1
+TIMESTAMP_MAX = 2**63 - 1
+"""Of Spark's type, in microseconds; Arrow's has the same. Times of the log itself end earlier (``MICROS_MAX``)."""
 EPOCH = "cdc$epoch"
 
 Convert = Callable[[Any], Any]
@@ -75,7 +76,7 @@ class _Kind:
 
 
 def _micros(millis: int) -> int:
-    return max(-MICROS_MAX, min(MICROS_MAX, millis * 1_000))
+    return max(-TIMESTAMP_MAX, min(TIMESTAMP_MAX, millis * 1_000))
 
 
 _CONVERTS: Mapping[str, Convert] = {"varint": str, "timestamp": _micros}

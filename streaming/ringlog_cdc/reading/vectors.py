@@ -21,7 +21,7 @@ from ringlog.wire.records import CdcRow
 from ringlog_cdc.columnar.mutations import ITEMS_MAX, grouped
 from ringlog_cdc.columnar.scan import ByteSpan, Cursor
 from ringlog_cdc.columnar.words import I64, U8, Flags, is_ascii, rows_of
-from ringlog_cdc.reading.columns import EPOCH, MICROS_MAX, LogColumns, read_value, reader_of
+from ringlog_cdc.reading.columns import EPOCH, TIMESTAMP_MAX, LogColumns, read_value, reader_of
 from ringlog_cdc.reading.heads import NAMES_MAX, Front, RowHead, front
 
 NUMBERS = {
@@ -252,9 +252,9 @@ def _numbers(data: U8, kind: str, values: Values, arrow: pa.DataType) -> pa.Arra
     start = np.where(values.has, values.start, 0)
     found: NDArray[Any] = rows_of(data, start, dtype.itemsize).view(dtype).reshape(-1).astype(dtype.newbyteorder("="))
     if kind == "timestamp":
-        limit = MICROS_MAX // 1_000
+        limit = TIMESTAMP_MAX // 1_000
         micros = np.clip(found, -limit, limit) * 1_000
-        micros[found > limit], micros[found < -limit] = MICROS_MAX, -MICROS_MAX
+        micros[found > limit], micros[found < -limit] = TIMESTAMP_MAX, -TIMESTAMP_MAX
         return pa.array(micros, mask=~values.has).view(arrow)
     return pa.array(found, arrow, mask=~values.has, from_pandas=False)
 
