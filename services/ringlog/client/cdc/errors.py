@@ -10,7 +10,8 @@ CdcReadError
 ├── UnknownTable         the schema has no such table, or it keeps no CDC log
 ├── TablesForgotten      the log begins behind the table that a row was written for
 ├── BadStart             a start point that is none
-└── Unreadable           a record of the CDC topic is no CDC row, or does not fit its table
+├── Unreadable           a record of the CDC topic is no CDC row, or does not fit its table
+└── UnreadableChange     a record of ``cdc-generations`` is no change
 """
 
 from __future__ import annotations
@@ -135,3 +136,13 @@ class UnreadableRecord(CdcReadError):
 
     def __init__(self, partition: int, offset: int, why: str) -> None:
         super().__init__(f"CDC record {partition}/{offset}: {why}", "is this program older than the cluster?")
+
+
+class UnreadableChange(CdcReadError):
+    """A record of `cdc-generations` that no consumer can interpret: passed over it might hide a generation."""
+
+    code = "unreadable_change"
+
+    def __init__(self, topic: str, offset: int, why: str) -> None:
+        ends = "is this program older than the cluster? If not, somebody else wrote it: start the publisher again"
+        super().__init__(f"record {offset} of {topic}: {why}", f"{ends}, which makes the topic that of the log")

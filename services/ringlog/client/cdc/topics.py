@@ -3,6 +3,9 @@
 Committed records only; an offset that is gone is an error, never a jump. Change topics are read from their beginning:
 ``cdc-generations`` tells what to read, ``schemas`` how records of later releases are written. What tables rows are of
 is in the metadata log (``ringlog.client.cdc.schema``).
+
+A change that cannot be read is kept until ``schemas`` is read to its end: its schema may be there. If it is not, that
+is an error, since a reader that passes a generation over skips its rows; unless the key has a later record by then.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from dataclasses import dataclass
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from ringlog.client.cdc.errors import RowsLost
+from ringlog.client.cdc.errors import RowsLost, UnreadableChange
 from ringlog.client.cdc.generations import Generations
 from ringlog.kernel.changes import GenerationChange
 from ringlog.log.errors import LogUnavailable, TopicMissing
@@ -48,14 +51,16 @@ class Topics:
         self._bootstrap = bootstrap_servers
         self._cdc = topic_name(cluster, CDC)
         self._changes = {topic_name(cluster, suffix): suffix for suffix in (GENERATIONS, SCHEMAS)}
+        self._read: dict[str, int] = {}
         self._caught_up: set[str] = set()
+        self._unread: dict[str, tuple[int, bytes, str]] = {}
         config = reader_config(bootstrap_servers, "read_committed") | {"fetch.wait.max.ms": 100}
         self._news = Consumer(config)
         self._consumer = Consumer(config | {"queued.max.messages.kbytes": QUEUED_KB})
         self._paused: list[TopicPartition] = []
 
     def start(self) -> None:
-        """Read the change topics to their present end. Raises LogUnavailable, TopicMissing."""
+        """Read the change topics to their present end. Raises LogUnavailable, TopicMissing, UnreadableChange."""
         places = []
         for topic in self._changes:
             self._partitions_of(topic)
@@ -66,6 +71,7 @@ class Topics:
             heard = time.monotonic() if self._look(POLL_S) else heard
             if time.monotonic() - heard > ANSWER_S:
                 raise LogUnavailable(f"the change topics of {self._cdc} do not answer", "is the broker up?")
+        self._check_unread()
 
     def topic_id(self) -> str:
         """Id of the CDC topic: another one means that it was made anew."""
@@ -100,9 +106,13 @@ class Topics:
             self._paused += places
 
     def poll(self, timeout_s: float, records_max: int = RECORDS_MAX) -> list[CdcRecord]:
-        """What has come of the CDC topic, in order within a partition. Raises RowsLost, LogUnavailable."""
+        """What has come of the CDC topic, in order within a partition.
+
+        Raises RowsLost, LogUnavailable, UnreadableChange.
+        """
         while self._look(0):
             pass
+        self._check_unread()
         first = self._consumer.poll(timeout_s)
         messages = [] if first is None else [first, *self._consumer.consume(records_max - 1, 0)]
         found = (self._record(message) for message in messages)
@@ -136,29 +146,54 @@ class Topics:
         return None
 
     def _change(self, message: Message) -> None:
-        error, topic = message.error(), message.topic()
+        error, topic, offset = message.error(), message.topic(), message.offset()
         assert topic is not None
         if error is not None:
             if error.code() == KafkaError._PARTITION_EOF:
                 self._caught_up.add(topic)
+                self._read[topic] = offset or 0
             return
+        assert offset is not None
+        self._read[topic] = offset + 1
         key, value = (message.key() or b"").decode(errors="replace"), message.value()
         suffix = self._changes[topic]
         if suffix == SCHEMAS:
             if value is not None:
                 self._learn(value)
         elif value is None:
+            self._unread.pop(key, None)
             self.generations.note(key, None)
         else:
+            self._note(key, offset, value)
+
+    def _note(self, key: str, offset: int, value: bytes) -> None:
+        self._unread.pop(key, None)
+        try:
             found = decode_change(value)
-            if isinstance(found, GenerationChange):
-                self.generations.note(key, found)
+        except WireError as error:
+            self._unread[key] = offset, value, str(error)
+            return
+        if isinstance(found, GenerationChange):
+            self.generations.note(key, found)
 
     def _learn(self, value: bytes) -> None:
         try:
             codec.learn(value.decode())
         except (WireError, UnicodeDecodeError):
             return  # a kind of schema that later releases have; records written with it say so themselves
+        for key, (offset, waiting, _) in list(self._unread.items()):
+            self._note(key, offset, waiting)
+
+    def _check_unread(self) -> None:
+        """Raise UnreadableChange once both topics are read to their end, and something is unread still."""
+        if not self._unread:
+            return
+        for topic in self._changes:
+            begin, end = self._bounds(TopicPartition(topic, 0))
+            if self._read.get(topic, begin) < end:
+                return
+        offset, _, why = next(iter(self._unread.values()))
+        raise UnreadableChange(self._cdc.removesuffix(CDC) + GENERATIONS, offset, why)
 
     def _partitions_of(self, topic: str) -> tuple[int, ...]:
         try:
