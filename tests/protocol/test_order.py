@@ -12,10 +12,8 @@ from ringlog.cache.port import WriteOutcome
 from ringlog.cache.projection import CacheDelta, Full
 from ringlog.kernel.changes import EpochChange
 from ringlog.kernel.commands.cluster import Noop, TakeOver
-from ringlog.kernel.commands.nodes import RegisterNode
 from ringlog.kernel.outcome import Entry, OutcomeKind
 from ringlog.kernel.state import EMPTY_STATE, ClusterState
-from ringlog.kernel.values import Command
 from ringlog.log.author import Author
 from ringlog.protocol.answers import AppliedResult, RejectedResult
 from ringlog.protocol.commit import Undecided, commit
@@ -286,12 +284,6 @@ def test_a_publisher_restores_then_goes_on_behind_what_was_published() -> None:
     assert notes.seen[3:] == [*rest, "Look", "announcing", "Announce", "NextStates"]
 
 
-def telling(number: int) -> Command:
-    """A command whose epoch the change topics tell of."""
-    node = f"{number:08}-1111-4111-8111-111111111111"
-    return RegisterNode(f"n{number}", node, f"127.0.0.1:{number + 1}", "dc", "r", 2, 12, "1", (), 1)
-
-
 def published_in(rounds: list[list[tuple[ClusterState, ClusterState]]], size: int) -> list[Announce]:
     """What a publisher of an empty log writes that finds these states, a list each time it looks; each epoch has
     ``size`` records.
@@ -320,37 +312,18 @@ def published_in(rounds: list[list[tuple[ClusterState, ClusterState]]], size: in
 
 def test_epochs_that_were_folded_meanwhile_go_out_together_and_each_of_them_whole() -> None:
     world = World()
-    states = [world.state]
-    for number in range(6):
-        world.direct(telling(number))
+    states = [EMPTY_STATE, world.state]
+    for _ in range(5):
+        world.direct()
         states.append(world.state)
     pairs = list(pairwise(states))
     rounds = [pairs[:1], [(states[1], states[1])], pairs[1:]]
-    assert published_in(rounds, 2) == [Announce([2, 2], 2), Announce([n for n in range(3, 8) for _ in "ab"], 7)]
+    assert published_in(rounds, 2) == [Announce([1, 1], 1), Announce([n for n in range(2, 7) for _ in "ab"], 6)]
     large = published_in([pairs], TOGETHER // 2)
-    assert [one.epoch for one in large] == [3, 5, 7]
-    assert [sorted(set(one.changes)) for one in large] == [[2, 3], [4, 5], [6, 7]]
+    assert [one.epoch for one in large] == [2, 4, 6]
+    assert [sorted(set(one.changes)) for one in large] == [[1, 2], [3, 4], [5, 6]]
     largest = published_in([pairs], TOGETHER + 1)
-    assert [(one.epoch, len(one.changes)) for one in largest] == [(n, TOGETHER + 1) for n in range(2, 8)]
-
-
-def test_of_epochs_that_tell_nothing_the_last_one_of_a_transaction_has_its_record() -> None:
-    """Behind what tells something they go out with it; many of them go out even if no end of them comes."""
-    world = World()
-    states = [EMPTY_STATE, world.state]
-    told = {3, 5}  # the first one, which founds the cluster, changes nothing that is published
-    for epoch in range(2, 7):
-        world.direct(telling(epoch) if epoch in told else Noop())
-        states.append(world.state)
-    pairs = list(pairwise(states))
-    assert published_in([pairs], 2) == [Announce([3, 3, 5, 5, 6, 6], 6)]
-    assert published_in([pairs[:2], pairs[2:5], pairs[5:]], 1) == [
-        Announce([2], 2),
-        Announce([3, 5], 5),
-        Announce([6], 6),
-    ]
-    many = [pairs[-1]] * (2 * TOGETHER + 1)
-    assert [one.changes for one in published_in([pairs[:1], many], 1)] == [[1], [6], [6], [6]]
+    assert [(one.epoch, len(one.changes)) for one in largest] == [(n, TOGETHER + 1) for n in range(1, 7)]
 
 
 @pytest.mark.parametrize("ahead", [True, False])

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, make_dataclass
 from inspect import getdoc
-from typing import Annotated, Any, Final, TypeVar, cast, get_type_hints
+from typing import Annotated, Any, Final, TypeVar, get_type_hints
 
 from ringlog.kernel.blocks import apart
 from ringlog.kernel.declared import declared
@@ -229,13 +229,11 @@ def diff(before: ClusterState, after: ClusterState) -> tuple[ChangeRecord, ...]:
     """The records that bring readers from ``before`` to ``after``; none if it is the same epoch. Costs what differs."""
     if after.epoch == before.epoch:
         return ()
-    head = EpochChange(after.epoch, after.cluster_id, after.state_id, after.time)
-    if not tells(before, after):
-        return (ChangeRecord(EPOCHS, HEAD, head),)
     records: list[ChangeRecord] = []
     for telling in TELLINGS:
         if not telling.part.is_same(before, after):
             records += _difference(telling, telling.part.of(before), telling.part.of(after), after.epoch)
+    head = EpochChange(after.epoch, after.cluster_id, after.state_id, after.time)
     return (*records, ChangeRecord(EPOCHS, HEAD, head))
 
 
@@ -424,19 +422,6 @@ TELLINGS: Final = (
     *(_single(name, change, _maker(name, change)) for name, change in CHANGES_OF.items()),
 )
 """In the order of the records of a difference."""
-
-
-def _replaced() -> Callable[[ClusterState, ClusterState], bool]:
-    """``tells``, written out: it is asked of each epoch, and of most of them it is all that is asked."""
-    names = {name for telling in TELLINGS for name in telling.part.uses or (telling.part.name,)}
-    return cast(
-        Callable[[ClusterState, ClusterState], bool],
-        eval(f"lambda before, after: {' or '.join(f'before.{one} is not after.{one}' for one in sorted(names))}"),
-    )
-
-
-tells: Final = _replaced()
-"""Of two states: False if nothing was replaced that the change topics tell of. Then their difference is its head."""
 
 assert {telling.part.name for telling in TELLINGS} == {name for name, part in BY_NAME.items() if part.topic}
 

@@ -3,8 +3,6 @@ were folded meanwhile.
 
 A transaction costs the broker more than a commit does. A publisher that is behind catches up by whole epochs, up to
 ``TOGETHER`` records: a reader of committed records sees each of them as if it had come alone, and never a part of one.
-Of an epoch that changes nothing that is published the record in ``epochs`` would be all. It is written of the last one
-of a transaction alone: who has read that is at that epoch.
 
 After its take-over it initialises the role's transactional id, reads from ``epochs`` how far the topics go, and follows
 the log up to there without writing. If the log does not contain what was published it ends: nothing it could write
@@ -17,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ringlog.kernel.changes import EPOCHS, TELLINGS, ChangeRecord, EpochChange, diff, tells
+from ringlog.kernel.changes import EPOCHS, TELLINGS, ChangeRecord, EpochChange, diff
 from ringlog.kernel.state import EMPTY_STATE, ClusterState
 from ringlog.kernel.values import Epoch
 from ringlog.protocol.direct import Direct
@@ -26,7 +24,7 @@ from ringlog.protocol.role import Accept, Look, take_id
 
 ROLE = "publisher"
 TOGETHER = 1_000
-"""Change records in one transaction, if they are of several epochs; and epochs, if they tell nothing."""
+"""Change records in one transaction, if they are of several epochs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,50 +89,25 @@ def publish(direct: Direct, difference: Difference = diff) -> Steps[None]:
         is_resumed = yield from _resume(last, start)
     while True:
         states: Iterable[tuple[ClusterState, ClusterState]] = yield NextStates()
-        waiting = _Waiting(difference)
+        waiting: list[Any] = []
         for before, after in states:
+            yield Look()
             if not is_resumed:
-                yield Look()
                 is_resumed = yield from _resume(last, after)
             elif after is not before:
-                changes = difference(before, after) if tells(before, after) else ()
-                if waiting.is_full(changes):
-                    yield from _announce(waiting)
-                    waiting = _Waiting(difference)
-                waiting.add(before, after, changes)
-        if waiting.epochs:
-            yield from _announce(waiting)
+                changes = difference(before, after)
+                if waiting and len(waiting) + len(changes) > TOGETHER:
+                    yield from _announce(waiting, before.epoch)
+                    waiting = []
+                waiting += changes
+                newest = after.epoch
+        if waiting:
+            yield from _announce(waiting, newest)
 
 
-class _Waiting:
-    """Epochs that go out together: what they tell, and the last one if it tells nothing (``silent``)."""
-
-    def __init__(self, difference: Difference) -> None:
-        self._difference = difference
-        self._changes: list[Any] = []
-        self._silent: tuple[ClusterState, ClusterState] | None = None
-        self.epochs = self.newest = 0
-
-    def is_full(self, changes: Sequence[Any]) -> bool:
-        """True if an epoch with these changes must go out with the next ones."""
-        too_many = bool(self._changes) and len(self._changes) + len(changes) > TOGETHER
-        return too_many or self.epochs >= TOGETHER
-
-    def add(self, before: ClusterState, after: ClusterState, changes: Sequence[Any]) -> None:
-        """The next epoch. ``changes``: its difference; empty if that tells nothing but that there is the epoch."""
-        self._changes += changes
-        self._silent = None if changes else (before, after)
-        self.epochs, self.newest = self.epochs + 1, after.epoch
-
-    def all(self) -> Sequence[Any]:
-        """What goes out: the last epoch has its head in any case."""
-        return self._changes if self._silent is None else [*self._changes, *self._difference(*self._silent)]
-
-
-def _announce(waiting: _Waiting) -> Steps[None]:
-    yield Look()
+def _announce(changes: Sequence[Any], epoch: Epoch) -> Steps[None]:
     yield At("announcing")
-    yield Announce(waiting.all(), waiting.newest)
+    yield Announce(changes, epoch)
 
 
 def _resume(last: EpochChange | None, state: ClusterState) -> Steps[bool]:

@@ -16,9 +16,7 @@ if TYPE_CHECKING:
 
 
 class ChangesAreTheDifferences(Check):
-    """The change topics hold each epoch once, in order, whole, and exactly its difference to the one before; epochs
-    that change nothing else may be passed over.
-    """
+    """The change topics hold each epoch once, in order, whole, and exactly its difference to the one before."""
 
     def __init__(self, sim: Simulation) -> None:
         super().__init__(sim)
@@ -46,14 +44,11 @@ class ChangesAreTheDifferences(Check):
             self.sim.broken("changes", "a transaction does not end with its epoch")
 
     def _compare(self, change: EpochChange, found: list[tuple[str, object]]) -> None:
-        if change.epoch <= self._epoch:
+        if change.epoch != self._epoch + 1:
             self.sim.broken("changes", f"epoch {change.epoch} was published after {self._epoch}")
         states = self.sim.log.states
         if change.epoch >= len(states):
             self.sim.broken("changes", f"epoch {change.epoch} was published before it was in the log")
-        for passed in range(self._epoch + 1, change.epoch):
-            if len(self.sim.changes(states[passed - 1], states[passed])) > 1:
-                self.sim.broken("changes", f"epoch {passed} changes something, and was passed over")
         expected = self.sim.changes(states[change.epoch - 1], states[change.epoch])
         if expected != found:
             self.sim.broken("changes", f"epoch {change.epoch} was published with other records than its difference")
