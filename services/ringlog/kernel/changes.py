@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, make_dataclass
 from inspect import getdoc
+from operator import attrgetter, is_not
 from typing import Annotated, Any, Final, TypeVar, get_type_hints
 
 from ringlog.kernel.blocks import apart
@@ -229,11 +230,13 @@ def diff(before: ClusterState, after: ClusterState) -> tuple[ChangeRecord, ...]:
     """The records that bring readers from ``before`` to ``after``; none if it is the same epoch. Costs what differs."""
     if after.epoch == before.epoch:
         return ()
+    head = EpochChange(after.epoch, after.cluster_id, after.state_id, after.time)
+    if not any(map(is_not, _published(before), _published(after))):  # of most epochs this is all that is asked
+        return (ChangeRecord(EPOCHS, HEAD, head),)
     records: list[ChangeRecord] = []
     for telling in TELLINGS:
         if not telling.part.is_same(before, after):
             records += _difference(telling, telling.part.of(before), telling.part.of(after), after.epoch)
-    head = EpochChange(after.epoch, after.cluster_id, after.state_id, after.time)
     return (*records, ChangeRecord(EPOCHS, HEAD, head))
 
 
@@ -422,6 +425,9 @@ TELLINGS: Final = (
     *(_single(name, change, _maker(name, change)) for name, change in CHANGES_OF.items()),
 )
 """In the order of the records of a difference."""
+
+_published: Final = attrgetter(*sorted({name for one in TELLINGS for name in one.part.uses or (one.part.name,)}))
+"""The values of a state that the change topics tell of."""
 
 assert {telling.part.name for telling in TELLINGS} == {name for name, part in BY_NAME.items() if part.topic}
 
