@@ -6,15 +6,18 @@ import threading
 from pathlib import Path
 
 from ringlog.agents.exits import End
+from ringlog.agents.shells.asking import AskingThread
 from ringlog.agents.shells.following import FollowingThread
 from ringlog.agents.shells.role import RoleThread
 from ringlog.client.direct import DirectAuthor
 from ringlog.client.founding import found
+from ringlog.kernel.commands.cluster import Noop
 from ringlog.log.errors import LogUnavailable
 from ringlog.log.memory import MemoryLog
 from ringlog.log.producer import AckedProducer
 from ringlog.log.replica import LogReplica
 from ringlog.runtime.settings import ProcessSettings
+from tests.kernel.entries import node as register
 
 NOBODY = "127.0.0.1:1"
 DEADLINE_S = 60.0
@@ -69,6 +72,32 @@ def test_stop_returns_when_the_work_that_still_prepared_has_ended(tmp_path: Path
     assert not stopper.is_alive()
     assert "not acknowledged" in worker.why
     assert worker.ends == []
+
+
+class Asking(AskingThread):
+    """Has nothing to do."""
+
+    role = "asking"
+
+
+def test_who_asks_the_validator_is_not_woken_for_an_epoch_that_changes_nothing(tmp_path: Path) -> None:
+    log = MemoryLog()
+    settings = ProcessSettings(bootstrap_servers=NOBODY, cluster="c", data_dir=tmp_path)
+    asking = Asking(settings, lambda _: None, lambda _: None)
+    follower = Follower(settings, lambda _: None, lambda _: None)
+    for worker in (asking, follower):
+        worker.producer.close(0.1)
+    with LogReplica(log) as replica:
+        found(log, replica, "c")
+        author = DirectAuthor(log, replica, "tester")
+        before = replica.read_barrier()
+        author.submit(Noop())
+        between = replica.read_barrier()
+        author.submit(register(1))
+        after = replica.read_barrier()
+    assert [worker.is_news(before, between) for worker in (asking, follower)] == [False, True]
+    assert [worker.is_news(between, after) for worker in (asking, follower)] == [True, True]
+    assert asking.is_news(before, after)
 
 
 class Follower(FollowingThread):

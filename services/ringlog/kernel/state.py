@@ -457,6 +457,11 @@ _STAMPED = frozenset(PARTS)
 EMPTY_STATE = ClusterState()
 
 
+def changes_nothing(before: ClusterState, after: ClusterState) -> bool:
+    """True if no part was replaced from one to the other: they differ in epoch, ids, time and history at most."""
+    return after.changed is before.changed
+
+
 def in_order(mapping: Mapping[K, V]) -> list[tuple[K, V]]:
     """The items of a map by ascending key: the only order in which the kernel walks a map."""
     return sorted(mapping.items())

@@ -63,6 +63,11 @@ class Pace:
         self._lock = threading.Lock()
         self._goes_on = threading.Event()
 
+    @property
+    def is_in_hurry(self) -> bool:
+        """True while something waits for the log."""
+        return self._hurries > 0
+
     def begin_hurry(self) -> None:
         """Something waits for the log: who rests goes on. Each such call is followed by one of ``end_hurry``."""
         if self.is_at_ease:

@@ -1,20 +1,25 @@
 """Everything of a node that reads and writes of registers need, in one piece for the process: disk, server, streams.
 
 A thread adopts epochs as they come, beside the node's main loop: the registers follow the log at a pace of their own,
-and the node acknowledges what both have.
+and the node acknowledges what both have. In a stream of epochs that change nothing it rests (``ringlog.log.pace``)
+until there is one that changes something, or a request names one that is not adopted yet.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from typing import Final
 
 from ringlog.client.peers import Peers, StatusPages
-from ringlog.kernel.state import ClusterState
-from ringlog.kernel.values import Epoch, OperationId
+from ringlog.kernel.outcome import Entry, Outcome, UnreadableEntry
+from ringlog.kernel.state import ClusterState, changes_nothing
+from ringlog.kernel.values import Epoch, Micros, OperationId
 from ringlog.log.errors import LogError, WaitTimedOut
 from ringlog.log.identity import Seen
+from ringlog.log.pace import LooksToSpare
 from ringlog.log.recent import RecentEntries
 from ringlog.log.replica import LogReplica
 from ringlog.node.asking import PeerAsking
@@ -39,6 +44,8 @@ log = get_logger("ringlog.node")
 
 CELLS = "cells"
 LOOK_S = 0.5
+ADOPT_PAUSE: Final[Micros] = 200_000
+"""In a stream of epochs that change nothing one is adopted in this time: each costs the disk a sync."""
 RESTORE = "restore the folder, or replace this node by a new one"
 
 
@@ -76,6 +83,7 @@ class DataSide:
             self._host.close()
             raise NodeFailed(f"this node acknowledged epoch {folder.acknowledged}, {cells} ends at {epoch}: {RESTORE}")
         self._stopping = threading.Event()
+        self._goes_on, self._is_resting = threading.Event(), False
         self._peers = Peers(StatusPages(lambda: self._state))
         self.asking = PeerAsking(folder.node, replica, self._peers, self._stopping)
         entries = EntriesSide(folder.node, lambda: replica.state, lambda: replica.recent, copy)
@@ -87,7 +95,7 @@ class DataSide:
             options.data_port or folder.data_port,
             entries=entries.answered,
             named=self.asking.named.note,
-            hurry=lambda: replica.pace.hurry(),
+            hurry=self._hurry,
         )
         self.port = self._server.port
         folder.keep_data_port(self.port)
@@ -111,6 +119,7 @@ class DataSide:
     def stop(self) -> None:
         """End; what was admitted is written."""
         self._stopping.set()
+        self._goes_on.set()
         self._server.stop()
         if self._thread is not None:
             self._thread.join()
@@ -152,19 +161,47 @@ class DataSide:
         source = state.nodes[fetch.source].name
         self._puller.carry_out(fetch, pull, lambda: holder.wants(fetch), lambda: holder.state, source)
 
+    @contextlib.contextmanager
+    def _hurry(self) -> Iterator[None]:
+        """As long as this lasts a request waits for an epoch."""
+        with self._replica.pace.hurry():
+            self._goes_on.set()
+            yield
+
+    def _folded(
+        self, before: ClusterState, after: ClusterState, _item: Entry | UnreadableEntry, _outcome: Outcome, _offset: int
+    ) -> None:
+        if not changes_nothing(before, after):
+            self._goes_on.set()
+
     def _follow(self, news: threading.Event) -> None:
+        looks = LooksToSpare(pause=ADOPT_PAUSE)
+        subscription = self._replica.subscribe(self._folded)
         try:
             while not self._stopping.is_set():
+                self._goes_on.clear()
                 with contextlib.suppress(WaitTimedOut):
                     self._state = self._replica.wait_for(self._newer, LOOK_S, "a newer epoch")
                 self._host.adopt(self._state)
                 news.set()
                 self._puller.start()
+                self._rest(looks)
         except (LogError, NodeFailed) as failure:
             self._failure = failure
         except Exception as failure:
             log.exception("broken", work="registers")
             self._failure = failure
+        finally:
+            subscription.close()
+
+    def _rest(self, looks: LooksToSpare) -> None:
+        """An epoch was adopted, or none came. What has come since, and changes something, is folded already."""
+        pace = self._replica.pace
+        pause = looks.rest(time.monotonic_ns() // 1_000) if pace.is_at_ease else 0
+        if pause and not pace.is_in_hurry and not self._stopping.is_set():
+            self._is_resting = True
+            self._goes_on.wait(pause / 1e6)
+            self._is_resting = False
 
     def _newer(self, state: ClusterState) -> ClusterState | None:
         return state if state.epoch > self._state.epoch else None

@@ -8,6 +8,7 @@ from ringlog.agents.shells.role import RoleThread
 from ringlog.client.client import Client
 from ringlog.client.errors import SubmissionTimedOut
 from ringlog.client.results import AppliedResult, Submitted
+from ringlog.kernel.state import ClusterState, changes_nothing
 from ringlog.kernel.values import Epoch
 from ringlog.protocol.coordinator import Note, Submit, Wait
 from ringlog.protocol.role import Accept
@@ -49,6 +50,10 @@ class AskingThread(RoleThread):
     def _accept(self) -> None:
         self._client.start()
         self.accepting()
+
+    def is_news(self, before: ClusterState, after: ClusterState) -> bool:
+        """Of an epoch that changes nothing nothing follows; how many there were is asked when it looks anyway."""
+        return not changes_nothing(before, after)
 
     def handled_epoch(self) -> Epoch:
         """It looks at the newest epoch that it has folded."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from typing import Final
+
 from ringlog.agents.shells.epochs import EpochsReader
 from ringlog.agents.shells.following import FollowingThread
 from ringlog.agents.truncation import LogEnds
@@ -9,17 +12,22 @@ from ringlog.cache.port import CacheUnavailable, Confirmation, WriteOutcome
 from ringlog.cache.redis_cache import RedisCache
 from ringlog.kernel.digester import Digester
 from ringlog.kernel.state import ClusterState
-from ringlog.kernel.values import Epoch
+from ringlog.kernel.values import Epoch, Micros
 from ringlog.log.archive import Archive
 from ringlog.log.archive_places import place_of
 from ringlog.log.errors import LogUnavailable, TopicMissing, WaitTimedOut
 from ringlog.log.opening import delete_entries, open_snapshots
+from ringlog.log.pace import LooksToSpare
 from ringlog.protocol.effects import Barrier
 from ringlog.protocol.keeper import ROLE, AwaitNewer, NextOffset, Store, keep
 from ringlog.runtime.logs import get_logger
 
 BEAT_S = 1.0
 RETRY_S = 0.5
+WRITE_PAUSE: Final[Micros] = 100_000
+"""In a stream of epochs one write is made in this time: each has the digest of the state, a look at all of its history
+(2 ms). A few that come now and then are written at once (``ringlog.log.pace``).
+"""
 
 log = get_logger(__name__)
 
@@ -54,7 +62,7 @@ class KeeperThread(FollowingThread):
 
     def work(self) -> None:
         """Keep the cache at the newest epoch, for ever."""
-        self._digester = Digester()
+        self._digester, self._writes = Digester(), LooksToSpare(pause=WRITE_PAUSE)
         self._cache = RedisCache(self.settings.redis_url, self.settings.cluster, self.settings.redis_timeout_s)
         self.driver.handlers |= {
             Barrier: self._barrier,
@@ -106,7 +114,9 @@ class KeeperThread(FollowingThread):
         return written
 
     def _rest(self, effect: AwaitNewer) -> None:
-        if effect.answered:
-            self.news(BEAT_S)
-        else:
+        if not effect.answered:
             self.rest(RETRY_S)
+        elif pause := self._writes.rest(time.monotonic_ns() // 1_000):
+            self.rest(pause / 1e6)
+        else:
+            self.news(BEAT_S)

@@ -166,6 +166,10 @@ class RoleThread(ABC):
         """What is shown of this role alone. Called in threads of those who watch."""
         return iter(())
 
+    def is_news(self, before: ClusterState, after: ClusterState) -> bool:  # noqa: ARG002
+        """True if the role is to be woken for a newer state; in the replica's thread."""
+        return True
+
     def accepting(self) -> None:
         """Preparations are over: the role is shown as active."""
         self._status = ACTIVE
@@ -275,7 +279,7 @@ class RoleThread(ABC):
     ) -> None:
         if after is not before:
             self._snapshots.folded(before, after, offset)
-            if self._folded:
+            if self._folded or not self.is_news(before, after):
                 return  # nobody has taken that yet, and who does looks at the newest state afterwards
             with self._news:
                 self._folded = True
