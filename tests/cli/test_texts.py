@@ -47,3 +47,19 @@ def test_bytes_that_are_no_text_are_refused(
         cli.main()
     assert ended.value.code == 2
     assert capsys.readouterr() == ("", "bad_text: 'w\\udcff' is no text: give it in UTF-8\n")
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_stream_that_is_closed_is_none_of_its_files(closed: str) -> None:
+    """The file that a command opens next does not get its number."""
+    code = "import os, sys; from ringlog.cli import main; main._streams(); sys.exit(os.open(os.devnull, os.O_RDONLY))"
+    command = f'exec "$0" -c "{code}" {closed}'
+    ended = subprocess.run(["sh", "-c", command, sys.executable], capture_output=True, text=True, check=False)
+    assert ended.returncode == 3, ended.stderr
+    ended = subprocess.run(
+        ["sh", "-c", f'exec "$0" -m ringlog.cli cluster --help {closed}', sys.executable],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")

@@ -8,6 +8,7 @@ invalid input line; 3 something must be installed first; 130 interrupted.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -220,8 +221,21 @@ def _root(
     """Cluster metadata as one totally ordered log."""
 
 
+def _streams() -> None:
+    """Have all three: where one was closed, the next file, a journal say, would get its number, and what is printed."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is that
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, "w" if number else "r", encoding="utf-8", closefd=False))  # noqa: SIM115
+
+
 def main() -> None:
     """Entry point: errors that are expected come out as one line with their code, never as a trace."""
+    _streams()
     if isinstance(sys.stdout, TextIOWrapper):  # what the terminal's alphabet lacks is shown by its number
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
