@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
-from ringlog.cache.port import FOREIGN_US, CacheStore, Confirmation, WriteOutcome
+from ringlog.cache.port import AHEAD_US, FOREIGN_US, CacheStore, Confirmation, WriteOutcome
 from ringlog.cache.projection import CacheDelta, Stamp, delta, full, project, stamp_of
 from ringlog.cache.reader import CachedReader, TryAgain
 from ringlog.kernel.state import EMPTY_STATE
@@ -75,6 +76,34 @@ class CacheConformance:
         assert cache.apply(full(states[1]), confirmed()) is WriteOutcome.LATER_STORED
         assert cache.apply(delta(states[0], states[1]), confirmed()) is WriteOutcome.LATER_STORED
         assert stored_stamp(cache) == stamp_of(states[-1])
+
+    def test_a_later_epoch_that_the_log_has_not_is_replaced(self, cache: CacheStore) -> None:
+        states = history()
+        reader = CachedReader(cache, lambda: AT)
+        cache.apply(full(states[-1]), confirmed())
+        assert reader.read().epoch == states[-1].epoch
+        for other in (stamp_of(states[-2]), replace(stamp_of(states[-1]), state_id="another"), None):
+            assert cache.apply(full(states[1], other), confirmed()) is WriteOutcome.LATER_STORED
+        assert cache.apply(full(states[1], stamp_of(states[-1])), confirmed()) is WriteOutcome.APPLIED
+        stored = cache.read()
+        assert stored is not None
+        assert (stored.stamp, stored.parts) == (stamp_of(states[1]), project(states[1]))
+        with pytest.raises(TryAgain) as refused:
+            reader.read()
+        assert refused.value.reason == "older"
+        assert cache.apply(full(states[-1], stamp_of(states[-2])), confirmed()) is WriteOutcome.APPLIED
+
+    def test_a_confirmation_by_a_clock_that_was_ahead_does_not_last(self, cache: CacheStore) -> None:
+        """Else what nobody confirms any more would look young until that time has come."""
+        state = history()[-1]
+        for ahead, wanted in ((AHEAD_US - 1, AT + AHEAD_US - 1), (AHEAD_US, AT), (365 * 86_400 * 1_000_000, AT)):
+            for write in (full(state), delta(state, state)):
+                cache.apply(full(state), confirmed(AT + 2 * ahead + 2 * AHEAD_US))
+                cache.apply(full(state), confirmed(AT + ahead))
+                assert cache.apply(write, confirmed()) is WriteOutcome.APPLIED
+                found = cache.confirmed()
+                assert found is not None
+                assert found[1].confirmed_at == wanted
 
     def test_the_same_state_again_confirms_it(self, cache: CacheStore) -> None:
         state = history()[-1]

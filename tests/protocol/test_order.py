@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ringlog.cache.port import WriteOutcome
-from ringlog.cache.projection import CacheDelta, Full
+from ringlog.cache.projection import CacheDelta, Full, Stamp
 from ringlog.kernel.changes import EpochChange
 from ringlog.kernel.commands.cluster import Noop, TakeOver
 from ringlog.kernel.outcome import Entry, OutcomeKind
@@ -32,7 +32,7 @@ from ringlog.protocol.effects import (
     carry_out,
 )
 from ringlog.protocol.fates import EntryChain, Fate
-from ringlog.protocol.keeper import AwaitNewer, NextOffset, Store, keep
+from ringlog.protocol.keeper import AwaitNewer, NextOffset, Store, StoredStamp, keep
 from ringlog.protocol.publisher import TOGETHER, Announce, Diverge, Follow, LastPublished, NextStates, Restore, publish
 from ringlog.protocol.role import Accept, Acts, Initialise, Look, superseded, take_role
 from ringlog.protocol.validator import Meanwhile, ReadResults, Requests, Trim, answer_requests
@@ -252,6 +252,30 @@ def test_a_keeper_writes_everything_once_then_differences_and_all_again_when_its
     notes.run(keep(notes.direct))
     assert [type(effect.write) for effect in written] == [Full, CacheDelta, Full, CacheDelta, Full]
     assert rests == [True, True, False, True]
+
+
+def test_a_keeper_replaces_a_later_epoch_when_the_log_shows_that_it_never_was() -> None:
+    """One that another keeper wrote is in the log by the next barrier; one that is not is of another history."""
+    world = World()
+    cluster_id, epoch = world.state.cluster_id, world.state.epoch
+    soon, never = Stamp(cluster_id, epoch + 1, "soon"), Stamp(cluster_id, epoch + 99, "never")
+    stored: list[Stamp | None] = [soon, never, None, never]
+    overs: list[Stamp | None] = []
+
+    def store(effect: Store) -> WriteOutcome:
+        assert isinstance(effect.write, Full)
+        overs.append(effect.write.over)
+        return WriteOutcome.LATER_STORED
+
+    def rest(_: AwaitNewer) -> None:
+        world.direct()
+        if not stored:
+            raise Over
+
+    known = {Accept: nothing, Look: nothing, NextOffset: lambda _: 7, Store: store, AwaitNewer: rest}
+    notes = Notes(world, {**known, StoredStamp: lambda _: stored.pop(0)})
+    notes.run(keep(notes.direct))
+    assert overs == [None, None, never, None]
 
 
 def last_of(world: World) -> EpochChange:

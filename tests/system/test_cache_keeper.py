@@ -82,6 +82,21 @@ def test_flushall_is_repaired(world: AgentsWorld, reader: CachedReader) -> None:
     assert await_epoch(reader, seen).epoch == seen
 
 
+def test_an_epoch_that_the_log_never_had_is_replaced(world: AgentsWorld, reader: CachedReader) -> None:
+    """As of a log that was made anew from a shorter copy, or by who writes into Redis."""
+    seen = await_epoch(reader, change(world)).epoch
+    with redis.Redis.from_url(world.stack.redis_url) as connection:
+        connection.hset(f"{{{world.cluster}}}:meta", mapping={"epoch": str(seen + 1_000), "state_id": "never"})
+
+    def right_again() -> bool:
+        view = read(CachedReader.connect(world.stack.redis_url, world.cluster))
+        return view is not None and view.epoch == seen
+
+    until(right_again, "the epoch that the log has")
+    assert reader.read().epoch == seen
+    assert await_epoch(reader, change(world)).epoch == seen + 1
+
+
 def test_what_the_keeper_has_done_is_acknowledged_although_faust_rests(world: AgentsWorld) -> None:
     """The topic of its role is the log, which its replica reads."""
     for _ in range(2):

@@ -55,7 +55,8 @@ class TestRedisCache(CacheConformance):
                 connection.delete(key)
 
     @pytest.mark.parametrize(
-        "damage", ["lost", "lost_field", "junk", "junk_meta", "junk_epoch", "no_text", "empty_meta"]
+        "damage",
+        ["lost", "lost_field", "junk", "junk_meta", "junk_epoch", "no_text", "no_number", "no_state", "empty_meta"],
     )
     def test_what_lost_a_part_is_neither_read_nor_built_upon(
         self, stack: StackInfo, cluster_name: str, cache: RedisCache, damage: str
@@ -78,6 +79,11 @@ class TestRedisCache(CacheConformance):
                     connection.set(meta, "junk")
                 case "junk_epoch":
                     connection.hset(meta, "epoch", "junk")
+                case "no_number":
+                    connection.hset(meta, "epoch", "1e999")
+                case "no_state":
+                    connection.hset(meta, "epoch", "999999999")
+                    connection.hdel(meta, "state_id")
                 case "no_text":
                     connection.hset(meta, "epoch", b"\xff")
                 case _:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from ringlog.cache.port import FOREIGN_US, Confirmation, StoredEpoch, WriteOutcome
+from ringlog.cache.port import AHEAD_US, FOREIGN_US, Confirmation, StoredEpoch, WriteOutcome
 from ringlog.cache.projection import PARTS, CacheDelta, Fields, Full, Stamp
 
 
@@ -20,10 +20,12 @@ class MemoryCache:
         with self._lock:
             stored = self._stored
             same = stored is not None and stored.stamp.cluster_id == write.stamp.cluster_id
-            if stored is not None and same and stored.stamp.epoch > write.stamp.epoch:
+            over = write.over if isinstance(write, Full) else None
+            if stored is not None and same and stored.stamp.epoch > write.stamp.epoch and over != stored.stamp:
                 return WriteOutcome.LATER_STORED
             if stored is not None and stored.stamp == write.stamp:
-                latest = max(stored.confirmation.confirmed_at, confirmation.confirmed_at)
+                before, now = stored.confirmation.confirmed_at, confirmation.confirmed_at
+                latest = before if now < before < now + AHEAD_US else now
                 confirmation = Confirmation(confirmation.digest, confirmation.offset, latest)
                 if isinstance(write, CacheDelta):
                     self._stored = StoredEpoch(write.stamp, confirmation, stored.parts)

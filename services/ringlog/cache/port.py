@@ -5,9 +5,11 @@ Two adapters keep the same promises (one conformance suite): ``redis_cache`` and
 - A write applies whole or not at all; a reader sees the projection of exactly one epoch.
 - A delta applies only on the very state it starts from. A delta to the stored state only confirms it.
 - A full projection replaces the same, an older one, an absent one or another cluster's; a later one of the same cluster
-  stays, and another cluster's while somebody confirms it (``FOREIGN_US``): two clusters of one name with one Redis.
+  stays, unless it is the very one of which the writer knows that the log has it not (``Full.over``), and another
+  cluster's while somebody confirms it (``FOREIGN_US``): two clusters of one name with one Redis.
 - What has lost a part is neither read nor built upon: a delta finds its base missing.
-- ``confirmed_at`` is when a keeper last knew that no later epoch existed; it never goes back within one epoch.
+- ``confirmed_at`` is when a keeper last knew that no later epoch existed; it never goes back within one epoch, unless
+  it lies ``AHEAD_US`` ahead of who confirms: a clock was wrong, and what nobody confirms any more would look young.
 """
 
 from __future__ import annotations
@@ -22,6 +24,9 @@ from ringlog.kernel.values import Micros
 FOREIGN_US: Micros = 10_000_000
 """Between confirmations of two clusters by their keepers' clocks: within it the one that is stored is alive. Keepers
 confirm about once a second."""
+
+AHEAD_US: Micros = 10_000_000
+"""Keepers' clocks differ by less."""
 
 
 class WriteOutcome(Enum):

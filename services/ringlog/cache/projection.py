@@ -50,10 +50,13 @@ class CacheDelta:
 
 @dataclass(frozen=True, slots=True)
 class Full:
-    """The whole projection of ``stamp``: (part, field, JSON)."""
+    """The whole projection of ``stamp``: (part, field, JSON). ``over``: a later epoch that it replaces, too, since the
+    log has it not.
+    """
 
     stamp: Stamp
     put: tuple[tuple[str, str, str], ...]
+    over: Stamp | None = None
 
 
 def stamp_of(state: ClusterState) -> Stamp:
@@ -73,12 +76,12 @@ def project(state: ClusterState) -> dict[str, Fields]:
     }
 
 
-def full(state: ClusterState) -> Full:
-    """The whole projection, to replace whatever a cache holds."""
+def full(state: ClusterState, over: Stamp | None = None) -> Full:
+    """The whole projection, to replace whatever a cache holds, but for a later epoch that is not ``over``."""
     rows = tuple(
         (part, key, value) for part, table in sorted(project(state).items()) for key, value in sorted(table.items())
     )
-    return Full(stamp_of(state), rows)
+    return Full(stamp_of(state), rows, over)
 
 
 def delta(before: ClusterState, after: ClusterState) -> CacheDelta:

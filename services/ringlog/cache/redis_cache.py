@@ -28,7 +28,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 from redis.sentinel import MasterNotFoundError, Sentinel
 
-from ringlog.cache.port import FOREIGN_US, CacheUnavailable, Confirmation, StoredEpoch, WriteOutcome
+from ringlog.cache.port import AHEAD_US, FOREIGN_US, CacheUnavailable, Confirmation, StoredEpoch, WriteOutcome
 from ringlog.cache.projection import PARTS, CacheDelta, Full, Stamp
 from ringlog.cache.redis_url import RedisAddress, redis_address
 
@@ -46,13 +46,13 @@ _Row = tuple[int, str, str]
 """Number of a part from 1 on, field, JSON. Number 0 holds what is to be removed: its fields are ``number/field``."""
 
 # KEYS: meta, the parts, then, if the rows were staged, the hash of what is to be removed and one for each part.
-# ARGV: whole?, base cluster/epoch/state id, cluster id, epoch, state id, digest, offset, confirmed_at, number of parts,
-# then, if the rows were staged, how many there are for removal and for each part, else: number of puts, then (part
-# number, field, value) each, then (part number, field) to remove.
+# ARGV: whole?, base (of the whole: a later one that it replaces) cluster/epoch/state id, cluster id, epoch, state id,
+# digest, offset, confirmed_at, number of parts, then, if the rows were staged, how many there are for removal and for
+# each part, else: number of puts, then (part number, field, value) each, then (part number, field) to remove.
 # Keys that hold something else than hashes count as lost. The empty ``counts`` comes before anything else is changed:
 # a Redis without memory refuses it, and has then changed nothing.
 _APPLY = (
-    f"local foreign_us = {FOREIGN_US}"
+    f"local foreign_us, ahead_us = {FOREIGN_US}, {AHEAD_US}"
     + """
 local parts = tonumber(ARGV[11])
 local is_staged = #KEYS > 1 + parts
@@ -65,11 +65,13 @@ local function counts()
 end
 local whole, epoch, confirmed_at = ARGV[1] == '1', tonumber(ARGV[6]), ARGV[10]
 local same = meta[1] == ARGV[5]
-if same and (tonumber(meta[2]) or -1) > epoch then return 'later_stored' end
+local based = meta[1] == ARGV[2] and meta[2] == ARGV[3] and meta[3] == ARGV[4]
+local stored = meta[3] and string.match(meta[2] or '', '^[1-9]%d*$') and tonumber(meta[2]) or -1
+if same and stored > epoch and not (whole and based) then return 'later_stored' end
 local known = same and meta[2] == ARGV[6] and meta[3] == ARGV[7]
-if known and (tonumber(meta[4]) or 0) > tonumber(confirmed_at) then confirmed_at = meta[4] end
+local before, now = tonumber(meta[4]) or 0, tonumber(confirmed_at)
+if known and now < before and before < now + ahead_us then confirmed_at = meta[4] end
 if not whole then
-  local based = meta[1] == ARGV[2] and meta[2] == ARGV[3] and meta[3] == ARGV[4]
   if not (known or based) or meta[5] ~= counts() then return 'base_missing' end
   if known then
     redis.call('HSET', KEYS[1], 'digest', ARGV[8], 'offset', ARGV[9], 'confirmed_at', confirmed_at)
@@ -144,7 +146,7 @@ class RedisCache:
 
     def apply(self, write: CacheDelta | Full, confirmation: Confirmation) -> WriteOutcome:
         """Write the difference or the whole; see ``CacheStore``."""
-        base = write.base if isinstance(write, CacheDelta) else Stamp("", -1, "")
+        base = write.base if isinstance(write, CacheDelta) else write.over or Stamp("", -1, "")
         number = {part: index for index, part in enumerate(PARTS, start=1)}
         put = [(number[part], key, value) for part, key, value in write.put]
         remove = [(number[part], key) for part, key in write.remove] if isinstance(write, CacheDelta) else []

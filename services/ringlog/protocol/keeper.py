@@ -4,6 +4,10 @@ It writes the difference to its last write, or everything if it does not know wh
 answer stops only this role: it waits and tries again, with everything. A cache that lost its content (FLUSHALL, a
 restart) gets all of it at the next beat.
 
+A cache that holds a later epoch is ahead of this replica, which catches up: the next barrier shows that epoch. If it
+does not, the log never had it, or has it no more (it was cut, or Redis was written to by others): then that very epoch
+is replaced.
+
 The time of a confirmation is read before the barrier: the state is that of then, or younger.
 """
 
@@ -12,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ringlog.cache.port import WriteOutcome
-from ringlog.cache.projection import CacheDelta, Full, delta, full
+from ringlog.cache.projection import CacheDelta, Full, Stamp, delta, full
 from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Micros
 from ringlog.protocol.direct import Direct
@@ -24,9 +28,12 @@ ROLE = "keeper"
 
 @dataclass(frozen=True, slots=True)
 class Keeper:
-    """``known``: the state whose projection the cache holds, as far as this keeper knows."""
+    """``known``: the state whose projection the cache holds, as far as this keeper knows. ``later``: what it held that
+    was later than the log before the last barrier.
+    """
 
     known: ClusterState | None = None
+    later: Stamp | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +51,11 @@ class Store:
     state: ClusterState
     position: int
     confirmed_at: Micros
+
+
+@dataclass(frozen=True, slots=True)
+class StoredStamp:
+    """Outcome: which state the cache holds, None if it holds none, or does not answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +83,18 @@ def keep(direct: Direct) -> Steps[None]:
         if written is WriteOutcome.BASE_MISSING:
             written = yield Store(next_write(Keeper(), state), state, position, confirmed_at)
         keeper = learn(state, written)
+        if written is WriteOutcome.LATER_STORED:
+            keeper = Keeper(later=(yield StoredStamp()))
         yield AwaitNewer(keeper.known, written is not None)
         yield Look()
 
 
 def next_write(keeper: Keeper, state: ClusterState) -> CacheDelta | Full:
     """What to write for ``state``; the difference from a state to itself is empty and only confirms it."""
-    return full(state) if keeper.known is None else delta(keeper.known, state)
+    if keeper.known is not None:
+        return delta(keeper.known, state)
+    later = keeper.later
+    return full(state, later if later is not None and later.epoch > state.epoch else None)
 
 
 def learn(state: ClusterState, written: WriteOutcome | None) -> Keeper:

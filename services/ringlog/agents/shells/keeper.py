@@ -9,6 +9,7 @@ from ringlog.agents.shells.epochs import EpochsReader
 from ringlog.agents.shells.following import FollowingThread
 from ringlog.agents.truncation import LogEnds
 from ringlog.cache.port import CacheUnavailable, Confirmation, WriteOutcome
+from ringlog.cache.projection import Full, Stamp
 from ringlog.cache.redis_cache import RedisCache
 from ringlog.kernel.digester import Digester
 from ringlog.kernel.state import ClusterState
@@ -19,7 +20,7 @@ from ringlog.log.errors import LogUnavailable, TopicMissing, WaitTimedOut
 from ringlog.log.opening import delete_entries, open_snapshots
 from ringlog.log.pace import LooksToSpare
 from ringlog.protocol.effects import Barrier
-from ringlog.protocol.keeper import ROLE, AwaitNewer, NextOffset, Store, keep
+from ringlog.protocol.keeper import ROLE, AwaitNewer, NextOffset, Store, StoredStamp, keep
 from ringlog.runtime.logs import get_logger
 
 BEAT_S = 1.0
@@ -68,6 +69,7 @@ class KeeperThread(FollowingThread):
             Barrier: self._barrier,
             NextOffset: lambda _: self.replica.position,
             Store: self._store,
+            StoredStamp: lambda _: self._stored_stamp(),
             AwaitNewer: self._rest,
         }
         try:
@@ -102,6 +104,8 @@ class KeeperThread(FollowingThread):
             log.info("cache_answers_again", epoch=state.epoch)
         self._answered = True
         if written is WriteOutcome.APPLIED:
+            if isinstance(effect.write, Full) and effect.write.over is not None:
+                log.warning("cache_replaced", epoch=state.epoch, stored=effect.write.over.epoch)
             self._written = state.epoch
             self.passed(effect.position)
         elif written is WriteOutcome.LATER_STORED:
@@ -112,6 +116,13 @@ class KeeperThread(FollowingThread):
         else:
             log.info("cache_rewritten", epoch=state.epoch)
         return written
+
+    def _stored_stamp(self) -> Stamp | None:
+        try:
+            found = self._cache.confirmed()
+        except CacheUnavailable:
+            return None
+        return None if found is None else found[0]
 
     def _rest(self, effect: AwaitNewer) -> None:
         if not effect.answered:

@@ -145,4 +145,4 @@ class UnreadableChange(CdcReadError):
 
     def __init__(self, topic: str, offset: int, why: str) -> None:
         ends = "is this program older than the cluster? If not, somebody else wrote it: start the publisher again"
-        super().__init__(f"record {offset} of {topic}: {why}", f"{ends}, which makes the topic that of the log")
+        super().__init__(f"record {offset} of {topic}: {why}", f"{ends}, which mends what cannot be read")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ringlog.cache.port import Confirmation, WriteOutcome
 from ringlog.kernel.values import Micros
-from ringlog.protocol.keeper import AwaitNewer, NextOffset, Store, keep
+from ringlog.protocol.keeper import AwaitNewer, NextOffset, Store, StoredStamp, keep
 from ringlog.protocol.role import Accept
 from ringlog.sim.actors.role import Worker
 from ringlog.sim.broker import ANSWER_US, Answer
@@ -25,7 +25,7 @@ class KeeperWorker(Worker):
     def work(self) -> Step:
         """Keep the cache at the newest epoch, for ever."""
         self.replica.at_once |= {Accept: lambda _: None, NextOffset: lambda _: self.replica.position}
-        self.replica.in_time |= {Store: self._store, AwaitNewer: self._rest}
+        self.replica.in_time |= {Store: self._store, StoredStamp: self._stored_stamp, AwaitNewer: self._rest}
         return self.replica.perform(keep(self.direct.steps))
 
     def _store(self, effect: Store) -> Step:
@@ -45,6 +45,19 @@ class KeeperWorker(Worker):
             for check in sim.on_cached:
                 check.cached(effect.state)
         return written
+
+    def _stored_stamp(self, _: StoredStamp) -> Step:
+        sim = self.sim
+
+        def ask(answer: Answer) -> None:
+            if sim.cache_up:
+                answer(sim.cache.confirmed())
+
+        try:
+            found = yield from sim.world.call(self.host, sim.world.host("cache"), ask, ANSWER_US)
+        except Unanswered:
+            return None
+        return None if found is None else found[0]
 
     def _rest(self, effect: AwaitNewer) -> Step:
         if not effect.answered:
