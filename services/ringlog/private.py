@@ -106,7 +106,7 @@ def replaceable(path: Path) -> Path:
     """
     try:
         mode = path.stat().st_mode
-    except OSError:  # whoever opens it there says why
+    except OSError:  # who opens it says why
         return path
     if not stat.S_ISREG(mode):
         is_folder = stat.S_ISDIR(mode)

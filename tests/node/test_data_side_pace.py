@@ -26,11 +26,25 @@ from tests.node.data_world import until
 HOUR = 3_600_000_000
 
 
+class Watched(threading.Event):
+    """An event that says whether somebody waits for it."""
+
+    is_awaited = False
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.is_awaited = True
+        try:
+            return super().wait(timeout)
+        finally:
+            self.is_awaited = False
+
+
 class Stream:
     """A node's registers on a log in memory, and who writes to it. They rest for an hour, where they do."""
 
     def __init__(self, data: DataSide, replica: LogReplica, author: DirectAuthor) -> None:
         self.data, self.replica, self.author = data, replica, author
+        data._goes_on = self.rest = Watched()
 
     @property
     def adopted(self) -> int:
@@ -40,7 +54,7 @@ class Stream:
         """Entries that change nothing, one after the other, until there is nothing to spare any more."""
         for _ in range(10 * LOOKS):
             self.author.submit(Noop())
-            until(lambda: self.adopted == self.replica.state.epoch or self.data._is_resting, "an epoch to be adopted")
+            until(lambda: self.adopted == self.replica.state.epoch or self.rest.is_awaited, "an epoch to be adopted")
             if self.adopted < self.replica.state.epoch:
                 return
         raise AssertionError("it never rests")
@@ -62,8 +76,9 @@ def stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stream]:
         found(log, replica, "c")
         author = DirectAuthor(log, replica, "tester")
         author.submit(register(1, id=folder.node, name="n1"))
+        watched = Stream(data, replica, author)
         data.start(threading.Event())
-        yield Stream(data, replica, author)
+        yield watched
         data.stop()
     rows.close()
     folder.socket.close()

@@ -83,7 +83,7 @@ class DataSide:
             self._host.close()
             raise NodeFailed(f"this node acknowledged epoch {folder.acknowledged}, {cells} ends at {epoch}: {RESTORE}")
         self._stopping = threading.Event()
-        self._goes_on, self._is_resting = threading.Event(), False
+        self._goes_on = threading.Event()
         self._peers = Peers(StatusPages(lambda: self._state))
         self.asking = PeerAsking(folder.node, replica, self._peers, self._stopping)
         entries = EntriesSide(folder.node, lambda: replica.state, lambda: replica.recent, copy)
@@ -199,9 +199,7 @@ class DataSide:
         pace = self._replica.pace
         pause = looks.rest(time.monotonic_ns() // 1_000) if pace.is_at_ease else 0
         if pause and not pace.is_in_hurry and not self._stopping.is_set():
-            self._is_resting = True
             self._goes_on.wait(pause / 1e6)
-            self._is_resting = False
 
     def _newer(self, state: ClusterState) -> ClusterState | None:
         return state if state.epoch > self._state.epoch else None
