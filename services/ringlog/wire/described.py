@@ -62,8 +62,9 @@ def _packed_at(body: bytes, at: int) -> tuple[PackedRanges, int] | None:
     count, at = number_at(body, at)
     if not PACKED_FROM <= count <= len(body) - at:
         return None
-    found: list[_Columns | None] = []
+    found: list[_Columns] = []
     single: list[tuple[int, int]] = []
+    before: list[int] = []
     left, step, alike, enough = count, 0, 0, _ALIKE_FROM
     while left:
         size, length = _size_at(body, at)
@@ -73,19 +74,22 @@ def _packed_at(body: bytes, at: int) -> tuple[PackedRanges, int] | None:
             at, left = at + length, left - 1
             continue
         columns, more = _stretch(body, at, min(left, _STRETCH, (len(body) - at) // length), size, length)
-        found += [*_scattered(body, single), columns]
-        single, alike, enough = [], 0, enough if more > _WORTH else 4 * enough
+        if columns is None:
+            return None
+        found.append(columns)
+        before.append(len(single))
+        alike, enough = 0, enough if more > _WORTH else 4 * enough
         at, left = at + more * length, left - more
     if body[at] != 0:
         return None
-    found += _scattered(body, single)
-    columns_of = [columns for columns in found if columns is not None]
-    if len(columns_of) < len(found):
-        return None
-    ends, ignored, counts = (np.concatenate([columns[which] for columns in columns_of]) for which in range(3))
+    if single:
+        if (scattered := _scattered(body, single)) is None:
+            return None
+        found = _between(found, before, scattered)
+    ends, ignored, counts = (np.concatenate([columns[which] for columns in found]) for which in range(3))
     if ends.min() < TOKEN_MIN or ((ignored | counts) & 0x81).any() or ignored.max() > 2 * IGNORE_MSB_MAX:
         return None  # negative, or longer than a byte
-    ids = b"".join([columns[3] for columns in columns_of])
+    ids = b"".join([columns[3] for columns in found])
     return PackedRanges(ends, (ignored >> 1).astype(np.int64), (counts >> 1).astype(np.int64), ids), at + 1
 
 
@@ -128,10 +132,8 @@ def _stretch(body: bytes, at: int, most: int, size: int, length: int) -> tuple[_
     return (_unfolded(low), column(size), column(size + 1), ids), most
 
 
-def _scattered(body: bytes, items: Sequence[tuple[int, int]]) -> list[_Columns | None]:
-    """The items at these positions and of these lengths, if there are any; None if one is to be read by itself."""
-    if not items:
-        return []
+def _scattered(body: bytes, items: Sequence[tuple[int, int]]) -> _Columns | None:
+    """The items at these positions and of these lengths; None if one is to be read by itself."""
     data = np.frombuffer(body, dtype=np.uint8)
     starts, lengths = np.array(items, dtype=np.int64).T
     ends, sizes = _numbers(data, starts)
@@ -139,8 +141,22 @@ def _scattered(body: bytes, items: Sequence[tuple[int, int]]) -> list[_Columns |
     ignored, counts = data[places], data[places + 1]
     lasts = places + 2 + STREAM_ID_BYTES // 2 * counts.astype(np.int64)
     if (lasts + 1 != starts + lengths).any() or data[lasts].any() or not counts.all() or (counts & 1).any():
-        return [None]
-    return [(ends, ignored, counts, _ids(data, places + 2, counts.astype(np.int64) >> 1))]
+        return None
+    return ends, ignored, counts, _ids(data, places + 2, counts.astype(np.int64) >> 1)
+
+
+def _between(stretches: Sequence[_Columns], before: Sequence[int], single: _Columns) -> list[_Columns]:
+    """The stretches and the single items in their order; ``before``: how many of these are before each stretch."""
+    ends, ignored, counts, ids = single
+    lengths = STREAM_ID_BYTES // 2 * counts.astype(np.int64)
+    places = np.append(0, lengths.cumsum()).tolist()
+    found, first = [], 0
+    for last, columns in zip((*before, len(ends)), (*stretches, None), strict=True):
+        own = slice(first, last)
+        found.append((ends[own], ignored[own], counts[own], ids[places[first] : places[last]]))
+        found += () if columns is None else (columns,)
+        first = last
+    return found
 
 
 def _numbers(data: NDArray[np.uint8], starts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -159,7 +159,8 @@ def unsourced(plan: Plan) -> tuple[tuple[str, Range], ...]:
             known[asked] = _without_rows(gained, streamed)
         bare.update((key, range_) for range_ in known[asked])
     for key, streamed in sources.items():
-        bare.update((key, range_) for range_, pairs in streamed.each() if any(pair[0] == NOBODY for pair in pairs))
+        if NOBODY in {source for source, _ in streamed.all_items()}:
+            bare.update((key, range_) for range_, pairs in streamed.each() if any(pair[0] == NOBODY for pair in pairs))
     return tuple(sorted(bare))
 
 
@@ -179,7 +180,7 @@ def _streams_to_each(gained: RangeColumn[NodeId], sources: RangeColumn[tuple[Nod
 
 def _down(state: ClusterState) -> frozenset[NodeId]:
     """The nodes that were declared down: nothing can be read from them."""
-    return frozenset(node for node, found in state.nodes.items() if found.down)
+    return frozenset([node for node, found in state.nodes.items() if found.down])
 
 
 def _exchanges(

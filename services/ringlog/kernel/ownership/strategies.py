@@ -208,8 +208,7 @@ def first_met(replication: Replication, ring: Ring, end: Token, ends: Iterable[T
     by_rack = strategy_of(replication).has_datacenters
     here = replication.datacenters[0].datacenter if by_rack else ""
     place, owners, most = ring.place, ring.owners, replication.factor
-    group = list(natural(replication, ring, end))
-    slots = [place(node)[1] if by_rack else node for node in group]
+    slots, group = _first_at(ring, end, here, most)
     found = tuple(group)
     for token in ends:
         node = owners.get(token)
@@ -224,6 +223,28 @@ def first_met(replication: Replication, ring: Ring, end: Token, ends: Iterable[T
                 del slots[most:], group[most:]
                 found = tuple(group)
         yield found
+
+
+def _first_at(ring: Ring, end: Token, datacenter: str, most: int) -> tuple[list[str], list[NodeId]]:
+    """Whom a walk from ``end`` meets first, at ``most`` so many, and of each what no other one has: its rack, of nodes
+    of a datacenter, else its id.
+    """
+    tokens, owners, places, place = ring.tokens, ring.owners, ring.known_places, ring.place
+    slots: list[str] = []
+    group: list[NodeId] = []
+    first = index_at(tokens, end) if tokens and most else 0
+    for index in range(first - len(tokens), first):  # below 0: the tokens from ``first`` on
+        node = slot = owners[tokens[index]]
+        if datacenter:
+            where, slot = places.get(node) or place(node)
+            if where != datacenter:
+                continue
+        if slot not in slots:
+            slots.append(slot)
+            group.append(node)
+            if len(group) == most:
+                break
+    return slots, group
 
 
 def is_first_met(replication: Replication, ring: Ring) -> bool:
