@@ -19,6 +19,7 @@ import typer
 from ringlog import private
 from ringlog.cache import redis_url
 from ringlog.cache.redis_url import BadRedisUrl
+from ringlog.cli.codes import PROGRAM_CODES
 from ringlog.cli.main import app
 from ringlog.client import errors as client_errors
 from ringlog.client.cdc import errors as cdc_errors
@@ -27,6 +28,7 @@ from ringlog.kernel.changes import TELLINGS
 from ringlog.kernel.registry import COMMANDS, RULES, VERSIONS
 from ringlog.kernel.settings import SETTINGS
 from ringlog.log import errors as log_errors
+from ringlog.log import rights
 from ringlog.log.errors import LogError
 from ringlog.log.topics import TOPICS, TopicSpec
 from ringlog.node import errors as node_errors
@@ -261,6 +263,9 @@ def _codes() -> Iterator[str]:
     )
     rows = sorted((f"`{kind.code}`", f"`{kind.__name__}`", _prose(kind.__doc__)) for kind in _errors())
     yield from _table(("code", "exception", "meaning"), rows)
+    for title, known in PROGRAM_CODES.items():
+        yield from (f"## {title}", "", "First word on standard error.", "")
+        yield from _table(("code", "meaning"), [(f"`{code}`", text) for code, text in sorted(known.items())])
 
 
 def _errors() -> Iterator[
@@ -268,6 +273,7 @@ def _errors() -> Iterator[
 ]:
     for module in (
         log_errors,
+        rights,
         client_errors,
         cdc_errors,
         kafka_security,

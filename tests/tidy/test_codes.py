@@ -1,0 +1,65 @@
+"""Every code that a program can see stands in the page of codes, and none there is of nobody."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from ringlog.cli.codes import PROGRAM_CODES
+from tests.tidy.files import ROOT
+
+RAISERS = {"CdcError", "Refused", "StackError", "fail"}
+"""Whose first argument is a code."""
+WHERE = ("services/ringlog", "streaming/ringlog_cdc")
+OWN = ("services/ringlog/sim/", "services/ringlog/kernel/", "services/ringlog/wire/")
+"""The simulator raises what the others do; kernel and wire have sets of their own."""
+
+
+def raised(tree: ast.AST) -> Iterator[str]:
+    """The codes that a module gives to those who raise, or to its own classes of errors."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and node.args:
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            if name in RAISERS:
+                yield from _texts(node.args[0])
+        elif isinstance(node, ast.ClassDef):
+            is_error = {getattr(base, "id", "") for base in node.bases} & RAISERS
+            for inner in ast.walk(node):
+                if isinstance(inner, ast.Call) and isinstance(inner.func, ast.Attribute) and inner.args:
+                    if is_error and inner.func.attr == "__init__":
+                        yield from _texts(inner.args[0])
+                elif isinstance(inner, ast.Assign) and [getattr(one, "id", "") for one in inner.targets] == ["code"]:
+                    yield from _texts(inner.value)
+
+
+def _texts(node: ast.expr) -> Iterator[str]:
+    if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.replace("_", "").islower():
+        yield node.value
+
+
+def all_raised() -> dict[str, str]:
+    """Every such code, and a file that has it."""
+    paths = [path for folder in WHERE for path in sorted((ROOT / folder).rglob("*.py"))]
+    names = {path: str(path.relative_to(ROOT)) for path in paths}
+    return {
+        code: names[path]
+        for path in paths
+        if not names[path].startswith(OWN)
+        for code in raised(ast.parse(path.read_text(encoding="utf-8")))
+    }
+
+
+def test_every_code_that_is_raised_is_on_the_page() -> None:
+    page = (ROOT / "docs/reference/codes.md").read_text(encoding="utf-8")
+    assert {code: where for code, where in all_raised().items() if f"| `{code}` |" not in page} == {}
+
+
+def test_no_code_of_the_program_is_of_nobody() -> None:
+    sources = "".join(path.read_text(encoding="utf-8") for folder in WHERE for path in (ROOT / folder).rglob("*.py"))
+    assert [code for table in PROGRAM_CODES.values() for code in table if sources.count(f'"{code}') < 2] == []
+
+
+def test_a_code_that_is_not_on_the_page_would_be_found() -> None:
+    own = 'class E(CdcError):\n    def __init__(self):\n        super().__init__("a_b", 1)\n'
+    text = own + 'fail("c_d", "")\nRefused(code)'
+    assert set(raised(ast.parse(text))) == {"a_b", "c_d"}
