@@ -7,6 +7,8 @@ authors on a lost history cannot append is the log's own business.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ringlog.kernel.commands.cluster import Noop
@@ -14,7 +16,7 @@ from ringlog.kernel.commands.keyspaces import DropKeyspace
 from ringlog.kernel.fold import fold
 from ringlog.kernel.outcome import Entry
 from ringlog.kernel.state import ClusterState
-from ringlog.kernel.values import Command, Micros
+from ringlog.kernel.values import Command, Micros, NodeId
 from ringlog.sim.actors.registers import Message
 from ringlog.sim.chance import Chance
 from ringlog.sim.replica import Step
@@ -28,9 +30,20 @@ if TYPE_CHECKING:
     from ringlog.sim.simulation import Simulation
 
 TIMES = 4
-PATIENCE_US: Micros = 2 * SECOND
+PATIENCE_US, AGAIN_US = 2 * SECOND, 250 * MS
 NEVER_WRITTEN = 10**9
 """The timestamp of what he writes: it would win over everything."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutsiderRequest:
+    """What he asks of a node, without a ``cell`` to read; nobody asks again after ``until``."""
+
+    node: NodeId
+    key: Key
+    cell: RegisterCell | None
+    planned: ClusterState
+    until: Micros
 
 
 class SimOutsider:
@@ -53,8 +66,8 @@ class SimOutsider:
             if planned is not self.sim.log.state:
                 cell = RegisterCell(NEVER_WRITTEN, b"%d" % NEVER_WRITTEN)
                 until = self.sim.world.now + PATIENCE_US
-                self._send(node, key, None, planned, until)
-                self._send(node, key, cell, planned, until)
+                self._send(OutsiderRequest(node, key, None, planned, until))
+                self._send(OutsiderRequest(node, key, cell, planned, until))
 
     def _lost(self, keyspace: str) -> ClusterState:
         """What follows the log in his world."""
@@ -80,17 +93,22 @@ class SimOutsider:
         )
         return made.entry
 
-    def _send(self, node: str, key: Key, cell: RegisterCell | None, planned: ClusterState, until: Micros) -> None:
-        """Ask, and again while the node says that it is behind, as every coordinator does."""
-
-        def hear(reply: ReadReply | WriteReply) -> None:
-            if reply.refused == BEHIND and self.sim.world.now < until:
-                self._send(node, key, cell, planned, until)
-
-        target = self.sim.shared["nodes"][node]
+    def _send(self, asked: OutsiderRequest) -> None:
+        target, planned, key, cell = self.sim.shared["nodes"][asked.node], asked.planned, asked.key, asked.cell
         newest = planned.epoch, planned.state_id
-        head = planned.cluster_id, node, *newest, key
+        head = planned.cluster_id, asked.node, *newest, key
         request = ReadRequest(*head, False, *newest) if cell is None else WriteRequest(*head, cell, *newest)
-        message = Message(request, planned, self.host, hear)
+        message = Message(request, planned, self.host, partial(self._hear, asked))
         self.sim.did["outsider", "write" if cell is not None else "read"] += 1
         self.sim.world.send(self.host, target.host, target.registers.take, message)
+
+    def _hear(self, asked: OutsiderRequest, reply: ReadReply | WriteReply) -> None:
+        if reply.refused == BEHIND:
+            self._again(asked)
+
+    def _again(self, asked: OutsiderRequest) -> None:
+        """Ask once more when the node is not behind any more."""
+        if self.sim.shared["nodes"][asked.node].own_epoch >= asked.planned.epoch:
+            self._send(asked)
+        elif self.sim.world.now < asked.until:
+            self.sim.world.on(self.host, AGAIN_US, self._again, asked)
