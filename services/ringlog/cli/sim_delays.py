@@ -121,7 +121,7 @@ def show_rules(delays: Folder = None, as_json: Json = False) -> None:
 
 def printable_lines(text: str) -> str:
     """Lines of text of others as a table's cell may show them."""
-    return "\n".join(printable(line) for line in text.split("\n")).replace("[", "\\[")
+    return "\n".join(printable(line) for line in text.split("\n"))
 
 
 def _put(
