@@ -105,7 +105,7 @@ def _size_at(body: bytes, at: int) -> tuple[int, int]:
 
 
 def _stretch(body: bytes, at: int, most: int, size: int, length: int) -> tuple[_Columns | None, int]:
-    """The items from there on that are like the first one, at most ``most``, and their number. That one's end has
+    """The items from there on that are like the first one, of ``most`` at most, and their number. That one's end has
     ``size`` bytes, and all of it ``length``. None instead of items that are to be read one by one.
     """
 

@@ -226,8 +226,8 @@ def first_met(replication: Replication, ring: Ring, end: Token, ends: Iterable[T
 
 
 def _first_at(ring: Ring, end: Token, datacenter: str, most: int) -> tuple[list[str], list[NodeId]]:
-    """Whom a walk from ``end`` meets first, at ``most`` so many, and of each what no other one has: its rack, of nodes
-    of a datacenter, else its id.
+    """The first ``most`` whom a walk from ``end`` meets, and of each what no other one has: its rack, of nodes of a
+    datacenter, else its id.
     """
     tokens, owners, places, place = ring.tokens, ring.owners, ring.known_places, ring.place
     slots: list[str] = []

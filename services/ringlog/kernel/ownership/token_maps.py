@@ -29,7 +29,7 @@ _after: Final = Remembered[Sequence[Token], tuple[tuple[Token, ...], dict[Token,
 """Of tokens in order: which were gone and which came, and what that gave: a plan asks for it, and its last step."""
 
 _ARRAY_FROM: Final = 1_024
-"""This many tokens are kept in an array, too."""
+"""From this number on tokens are kept in an array, too."""
 
 _arrays: Final = Remembered[Sequence[Token], NDArray[np.int64]](2)
 """Of tokens in order: the same in an array, made from that of the tokens before."""
