@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -90,6 +91,46 @@ def test_a_lake_is_of_one_cluster(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(CdcError, match="another cluster") as refused:
         lake("two", "a").others()
     assert refused.value.code == "lake_of_another"
+
+
+def test_a_lake_that_was_lost_is_not_begun_anew(spark: SparkSession, tmp_path: Path) -> None:
+    from ringlog_cdc.errors import CdcError
+    from ringlog_cdc.lake.delta import DeltaTables
+    from ringlog_cdc.lake.identity import Made, identify
+    from ringlog_cdc.lake.sink import Lake, LakeCommit
+
+    root, checkpoint = tmp_path / "lake", tmp_path / "checkpoint"
+    checkpoint.mkdir()
+    identity = identify(checkpoint, "one", "spark", str(root))
+    assert identity is not None
+
+    def lake() -> Lake:
+        return Lake(DeltaTables(spark, identity.author), identity, Made(checkpoint, identity))
+
+    def add(number: int) -> None:
+        found = row(source_offset=number)
+        rows = spark.createDataFrame(
+            [("shop.people", found.generation, -5, bytearray(encode_cdc_row(found)))],
+            "table string, generation bigint, token bigint, value binary",
+        )
+        lake().add(rows, LakeCommit(number, {}), {"shop.people": FIELDS})
+
+    with pytest.raises(CdcError) as refused:
+        lake().check_signed()
+    assert refused.value.code == "lake_lost"
+    lake().sign()
+    lake().check_signed()
+    for number in (1, 2):
+        add(number)
+    assert table_in(spark, root, "shop/people_scylla_cdc_log").count() == 2
+    shutil.rmtree(root / "shop")
+    with pytest.raises(CdcError, match="lost the table of") as refused:
+        add(3)
+    (mark,) = (checkpoint / "lake.tables").iterdir()
+    assert str(mark) in refused.value.hint
+    mark.unlink()
+    add(3)
+    assert table_in(spark, root, "shop/people_scylla_cdc_log").count() == 1
 
 
 @pytest.mark.soak("generations and streams follow the state")

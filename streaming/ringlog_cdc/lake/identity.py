@@ -16,7 +16,7 @@ from pathlib import Path
 from ringlog_cdc.errors import CdcError, ChainBroken
 from ringlog_cdc.plan_store import create_if_absent
 
-FILE, FILLED = "lake.json", "lake.filled"
+FILE, FILLED, MADE = "lake.json", "lake.filled", "lake.tables"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,3 +93,26 @@ def forget_filled(checkpoint: Path, identity: Identity) -> None:
     path = checkpoint / FILLED
     if path.exists() and path.read_text(encoding="utf-8").strip() != identity.checkpoint:
         os.unlink(path)
+
+
+class Made:
+    """The tables that a checkpoint has made or met in its lake: one that is not there any more was lost."""
+
+    def __init__(self, checkpoint: Path, identity: Identity) -> None:
+        self._identity = identity
+        self._folder = checkpoint / MADE
+        self._folder.mkdir(exist_ok=True)
+
+    def note(self, table: str) -> None:
+        """It is there."""
+        create_if_absent(self._mark(table), b"")
+
+    def check(self, table: str) -> None:
+        """It is not there. Raises CdcError ``lake_lost`` if it was."""
+        mark = self._mark(table)
+        if mark.exists():
+            ends = f"bring it back; if it is to begin anew, without the rows that it had, delete {mark}"
+            raise CdcError("lake_lost", f"{self._identity.root} has lost the table of {table}", ends)
+
+    def _mark(self, table: str) -> Path:
+        return self._folder / f"{self._identity.checkpoint}.{table}"

@@ -2,7 +2,8 @@
 
 A lake is filled once for each checkpoint that meets it, before its first batch. A new lake gets what the topic has. One
 that an earlier checkpoint of the same writer has written to lacks at most what came after that one's newest commit.
-Rows of plan parts that are stored and not carried out are left to these.
+Rows of plan parts that are stored and not carried out are left to these. A lake that was filled and is another one now,
+or has lost a table, is not begun anew: what came in between would be missing, and nobody would know.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pyspark.sql import functions as F
 from ringlog.kernel.state import ClusterState
 from ringlog_cdc.frames import TopicReader, before
 from ringlog_cdc.lake.delta import DeltaTables
-from ringlog_cdc.lake.identity import forget_filled, identify, is_filled, mark_filled
+from ringlog_cdc.lake.identity import Made, forget_filled, identify, is_filled, mark_filled
 from ringlog_cdc.lake.sink import HEADS_TYPE, Lake, heads
 from ringlog_cdc.progress import BatchProgress
 from ringlog_cdc.settings import JobSettings
@@ -38,9 +39,11 @@ def open_lake(
     identity = identify(settings.checkpoint, state.cluster_id, settings.writer, settings.lake)
     if identity is None:
         return None
-    lake = Lake(DeltaTables(session, identity.author), identity)
+    lake = Lake(DeltaTables(session, identity.author), identity, Made(settings.checkpoint, identity))
     forget_filled(settings.checkpoint, identity)
-    if not is_filled(settings.checkpoint):
+    if is_filled(settings.checkpoint):
+        lake.check_signed()
+    else:
         authors = lake.others()
         lake.sign()
         begins, ends = offsets.begins(settings.sink_topic), offsets.ends(settings.sink_topic)

@@ -40,7 +40,7 @@ from ringlog_cdc.lake.columns import (
 from ringlog_cdc.lake.delta import WRITERS, DeltaTables, description_path, log_path, types_of
 from ringlog_cdc.lake.descriptions import Descriptions
 from ringlog_cdc.lake.heads import heads_of
-from ringlog_cdc.lake.identity import Identity, author_prefix
+from ringlog_cdc.lake.identity import Identity, Made, author_prefix
 from ringlog_cdc.plan import PlanEntry
 
 Batches = Iterable[pa.RecordBatch]
@@ -89,10 +89,15 @@ def commit_of(entry: PlanEntry, identity: Identity, cdc_from: Positions) -> Lake
 
 
 class Lake:
-    """One lake. ``append`` is for the thread of the batches, ``describe`` for any."""
+    """One lake. ``append`` is for the thread of the batches, ``describe`` for any. ``made``: its tables as the
+    checkpoint knows them.
+    """
 
-    def __init__(self, delta: DeltaTables, identity: Identity, rows_per_file: int = ROWS_PER_FILE) -> None:
+    def __init__(
+        self, delta: DeltaTables, identity: Identity, made: Made | None = None, rows_per_file: int = ROWS_PER_FILE
+    ) -> None:
         self.identity = identity
+        self._made = made
         self.delta = delta
         self._rows_per_file = rows_per_file
         self._there: dict[str, dict[str, str] | None] = {}
@@ -112,7 +117,10 @@ class Lake:
         self.add(rows, commit_of(entry, self.identity, told), fields)
 
     def add(self, rows: DataFrame, commit: LakeCommit, fields: Mapping[str, TableFields]) -> dict[str, int]:
-        """Add rows of any tables (``table``, ``generation``, ``token``, ``value``); their numbers by table."""
+        """Add rows of any tables (``table``, ``generation``, ``token``, ``value``); their numbers by table.
+
+        Raises CdcError ``lake_lost``.
+        """
         counts = {row["table"]: row["count"] for row in rows.groupBy("table").count().collect()}
         for table, count in sorted(counts.items()):
             self._add(table, rows.where(F.col("table") == table), count, commit, fields.get(table))
@@ -122,6 +130,8 @@ class Lake:
         path = log_path(self.identity.root, table)
         if self._there.get(table) is None:
             self._there[table] = self.delta.columns(path)
+            if self._there[table] is None and self._made is not None:
+                self._made.check(table)
         wanted = types_of(from_arrow_schema(LakeColumns(table_of(table, fields)).schema()))
         columns = LakeColumns(table_of(table, fields), left_out(wanted, self._there[table] or {}))
         files = -(-count // self._rows_per_file)
@@ -129,20 +139,32 @@ class Lake:
         typed = rows.select("value").mapInArrow(decoder(columns), from_arrow_schema(columns.schema()))
         typed = typed if files > 1 else typed.repartition(1)
         self.delta.append(path, typed.sortWithinPartitions(*ORDER), commit.version, commit.told)
+        if self._made is not None:
+            self._made.note(table)
         added = {name: kind for name, kind in wanted.items() if name not in columns.out}
         self._there[table] = added | (self._there[table] or {})
 
     def others(self) -> list[str]:
         """Authors of this cluster that met this lake before this checkpoint. Raises CdcError ``lake_of_another``."""
-        there = self.delta.load(description_path(self.identity.root, WRITERS))
-        if there is None:
-            return []
-        authors = sorted({row["author"] for row in there.select("author").collect()})
+        authors = self._authors()
         if any(not name.startswith(author_prefix(self.identity.cluster_id)) for name in authors):
             raise CdcError(
                 "lake_of_another", f"{self.identity.root} is the lake of another cluster", "give each cluster its own"
             )
         return [name for name in authors if name != self.identity.author]
+
+    def check_signed(self) -> None:
+        """Raises CdcError ``lake_lost`` unless this checkpoint has signed here."""
+        if self.identity.author not in self._authors():
+            raise CdcError(
+                "lake_lost",
+                f"the checkpoint has written to {self.identity.root}, and what is there now does not know it",
+                "bring that lake back; or delete lake.json in the checkpoint: this one is filled from the CDC topic",
+            )
+
+    def _authors(self) -> list[str]:
+        there = self.delta.load(description_path(self.identity.root, WRITERS))
+        return [] if there is None else sorted({row["author"] for row in there.select("author").collect()})
 
     def sign(self) -> None:
         """Enter this checkpoint among the authors; harmless to repeat."""
