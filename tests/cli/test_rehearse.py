@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from ringlog.cli import rehearse
 from ringlog.cli.main import app
 from ringlog.kernel.codes import CODES
 from ringlog.kernel.commands.cluster import InitializeCluster, Noop
@@ -23,8 +24,10 @@ from ringlog.kernel.state import EMPTY_STATE, ClusterState
 from ringlog.kernel.values import Command, Replication
 from ringlog.log.author import Author
 from ringlog.operator.author_json import from_json
+from ringlog.operator.errors import Refused
 from ringlog.operator.rehearsal import Rehearsal
 from ringlog.runtime.clock import ManualClock
+from ringlog.runtime.context import ClusterContext
 from ringlog.runtime.draw import SeededDraw
 from ringlog.wire.entries import encode_entry
 
@@ -166,6 +169,23 @@ def test_a_plan_begins_where_a_live_cluster_is(log: Log, tmp_path: Path) -> None
     started = answers[4]["generations"][0]["timestamp"]
     assert started > 1_800_000_000_000_000, "the manual clock begins at the cluster's own time"
     assert Path(path).read_bytes() == before
+
+
+def test_the_live_cluster_is_that_of_the_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As everywhere they go before the cluster in use; a name that is typed goes before both."""
+    asked: list[tuple[str, str]] = []
+
+    def past(context: ClusterContext) -> NoReturn:
+        asked.append((context.bootstrap, context.cluster))
+        raise Refused("not_founded", "nothing is looked at here")
+
+    monkeypatch.setattr(rehearse, "past_of", past)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setenv("RINGLOG_BOOTSTRAP_SERVERS", "theirs:9092")
+    monkeypatch.setenv("RINGLOG_CLUSTER", "shop")
+    for source in ("live", "live:other"):
+        assert CliRunner().invoke(app, ["rehearse", "--from", source], input="").exit_code == 1
+    assert asked == [("theirs:9092", "shop"), ("theirs:9092", "other")]
 
 
 def test_records_without_effect_are_passed(log: Log, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
@@ -58,12 +59,17 @@ def _lines(plan: Path | None) -> Iterable[bytes]:
         fail("bad_file", f"{plan}: {error.strerror}", 2)
 
 
+def _given(name: str) -> str | None:
+    """A variable of those that commands with options for them obey: here there are none, and none is its default."""
+    return os.environ.get(f"RINGLOG_{name}") or None
+
+
 def state_from(source: str) -> ClusterState:
     """The state of a dump, or of ``live[:CLUSTER]``, which is only read."""
     live, _, cluster = source.partition(":")
     try:
         if live == LIVE:
-            with past_of(resolve(None, cluster or None)) as past:
+            with past_of(resolve(_given("BOOTSTRAP_SERVERS"), cluster or _given("CLUSTER"))) as past:
                 state = state_at_end(past)
         else:
             state = state_at_end(Past(read_dump(Path(source))))
