@@ -106,7 +106,7 @@ def replaceable(path: Path) -> Path:
     """
     try:
         mode = path.stat().st_mode
-    except OSError:  # who opens it says why
+    except OSError:  # opening it there says why
         return path
     if not stat.S_ISREG(mode):
         is_folder = stat.S_ISDIR(mode)
