@@ -73,6 +73,7 @@ JOB_CODES: Final = {
     "images_taken": "A newer writer has the states that preimages are made from.",
     "lake_changed": "The checkpoint writes to another lake.",
     "lake_left_out": "The checkpoint writes to a lake, too, and none was named.",
+    "lake_lost": "The lake, or a table of it, is not there any more: bring it back, or begin anew on purpose.",
     "lake_of_another": "The lake is that of another cluster.",
     "lake_unreadable": "The lake cannot be read: is Delta among Spark's jars?",
     "not_registered": "The log refuses the writer's registration, for the reason that it names.",
