@@ -261,7 +261,7 @@ class LogReplica:
         record.
         """
         with self._turn:
-            self._followers.append(follower)
+            self._followers = [*self._followers, follower]
             return Subscription(self._state, self._position, lambda: self._unsubscribe(follower))
 
     # ------------------------------------------------------------------------------------------- folding
@@ -326,28 +326,28 @@ class LogReplica:
         with self._turn:
             if self._is_over():
                 return False
-            self._counts[outcome.kind] += 1
+            self._counts[kind := outcome.kind] += 1
             if made.is_halt:
                 hint = "this release does not know the entry: install one that does"
                 self._halt(Halt(outcome.code or "unknown_command", outcome.detail, offset, hint))
                 return False
             self._gaps.saw(made)
-            if outcome.kind in _ALARMS:
-                self._alarm.warn("entry_" + outcome.kind.value, offset=offset, code=outcome.code, detail=outcome.detail)
-            if (founder := made.founder) is not None:
+            if kind in _ALARMS:
+                self._alarm.warn("entry_" + kind.value, offset=offset, code=outcome.code, detail=outcome.detail)
+            if before.epoch == 0 and (founder := made.founder) is not None:
                 self._founder = founder
                 if not self._is_expected(after, offset):
                     return False
-            if not self._agrees(after, offset + 1):
+            if self._seen and not self._agrees(after, offset + 1):
                 return False
             if after is not before and self._arrived is not None:
                 self._newest = self._arrived
                 self.recent.add(after.epoch, self._arrived.data, made.next if is_mark(before, after) else None)
-            elif outcome.kind in _OFF_THE_CHAIN and isinstance(item, Entry) and lies_beside(before, item):
+            elif kind in _OFF_THE_CHAIN and isinstance(item, Entry) and lies_beside(before, item):
                 self._is_contradicted = True
             self._state = after
             self._position = offset + 1
-            for follower in tuple(self._followers):
+            for follower in self._followers:  # never changed, but replaced
                 follower(before, after, item, outcome, offset)
         return not self._is_over()
 
