@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from immutables import Map
 
 from ringlog.kernel.commands.cluster import Noop, TakeOver
-from ringlog.kernel.encoding import command_digest, digest, encode, part_digests
+from ringlog.kernel.encoding import command_digest, digest, encode, framed_record, part_digests
+from ringlog.kernel.memory import Applied
 from ringlog.kernel.state import PARTS, ClusterState
 from ringlog.kernel.values import Column
 from tests.kernel.entries import applied, founded, node, random_history
@@ -131,3 +132,10 @@ def test_command_digests_tell_kind_version_and_payload_apart() -> None:
 @pytest.mark.parametrize("parts", [("Noop", 1, b""), ("", -12, b"\0x"), ("ü\ud800", 2**70, b"y" * 200)])
 def test_a_command_digest_is_that_of_the_encoded_tuple(parts: tuple[str, int, bytes]) -> None:
     assert command_digest(*parts) == sha256(encode(parts)).hexdigest()
+
+
+@pytest.mark.parametrize("texts", [("", "", ""), ("m" * 36, "r" * 36, "d" * 64), ("ü%b", "\ud800", "%d")])
+@pytest.mark.parametrize("epoch", [0, 1, 12_345, 2**70])
+def test_an_entry_of_the_history_is_encoded_as_every_record(texts: tuple[str, str, str], epoch: int) -> None:
+    entry = Applied(epoch, *texts)
+    assert encode(entry) == framed_record(entry, encode)

@@ -168,6 +168,17 @@ def _record(value: Any) -> bytes:
     return framed_record(value, encode)
 
 
+def _applied(value: Applied) -> bytes:
+    """As ``_record``, written out: who makes a digest of a busy cluster's state makes one of these for each entry."""
+    said, epoch, request, made = (
+        value.digest.encode("utf-8", "surrogatepass"),
+        b"%d" % value.epoch,
+        value.request_id.encode("utf-8", "surrogatepass"),
+        value.state_id.encode("utf-8", "surrogatepass"),
+    )
+    return framed(b"R", _APPLIED % (len(said), said, len(epoch), epoch, len(request), request, len(made), made))
+
+
 @lru_cache(maxsize=REPLICAS_KEPT_MAX)
 def _replica(value: Replica) -> bytes:
     """A member of a group: the same few are in the groups of a hundred thousand ranges."""
@@ -188,4 +199,10 @@ _WRITERS: Final[dict[type, Callable[[Any], bytes]]] = {
     Map: lambda value: framed_map((encode(key), encode(item)) for key, item in value.items()),
     History: lambda value: encode((value.oldest, entries_of(value))),
     Replica: _replica,
+    Applied: _applied,
 }
+
+_NAMED, _FIELDS = layout_of(Applied)
+_APPLIED: Final = _NAMED + b"".join(
+    encoded + (b"I%d:%b" if name == "epoch" else b"S%d:%b") for name, encoded, _ in _FIELDS
+)
