@@ -169,7 +169,7 @@ def _record(value: Any) -> bytes:
 
 
 def _applied(value: Applied) -> bytes:
-    """As ``_record``, written out (a quarter of the time): a digest of a busy cluster's state has one for each entry."""
+    """As ``_record``, written out, in a quarter of the time: the digest of a state has one for each entry."""
     said, epoch, request, made = (
         value.digest.encode("utf-8", "surrogatepass"),
         b"%d" % value.epoch,
