@@ -107,7 +107,7 @@ class Life:
         topic.confirm(SnapshotConfirmation(*said, reader, 0))
         self.author.append(ConfirmSnapshot(head.epoch, head.state_id, head.position, head.digest, SAID_BY))
         self._flush()
-        archived = self._ends.archive(taken)
+        archived = self._ends.archive(state.epoch, lambda: head.digest)
         assert archived is not None
         self.author.append(archived)
         self.author.append(TruncateLog(state.epoch))
