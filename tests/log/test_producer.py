@@ -82,14 +82,3 @@ def test_records_for_a_closed_producer_are_not_sent() -> None:
     producer.close(0.1)
     with pytest.raises(LogUnavailable, match="closed"):
         producer.send_all("topic", [b"a", b"b"]).result(DEADLINE_S)
-
-
-@pytest.mark.parametrize("gathers", [True, False])
-def test_what_gathers_waits_for_an_answer_and_no_longer_than_it_may(gathers: bool) -> None:
-    """Of a broker that is away neither keeps its caller until the records are given up."""
-    producer = AckedProducer(NOBODY, delivery_timeout_s=1e6, gathers=gathers)
-    future = producer.send_all("topic", [b"a", b"b"])
-    assert not future.done()
-    producer.close(0.1)
-    with pytest.raises(LogUnavailable, match="not acknowledged"):
-        future.result(DEADLINE_S)

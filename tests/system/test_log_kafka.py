@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
@@ -268,23 +266,6 @@ def _three(replica: LogReplica) -> tuple[EncodedEntry, ...]:
 
 def _after(replica: LogReplica, encoded: EncodedEntry) -> ClusterState:
     return fold(replica.state, encoded.entry).state
-
-
-def test_what_gathers_sends_what_is_sent_together_in_one_request(
-    stack: StackInfo, cluster_name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nothing would leave by itself within this test."""
-    create_topics(admin_client(stack.bootstrap_servers), cluster_name, specs=[METADATA])
-    monkeypatch.setattr("ringlog.log.producer.GATHER_S", 600.0)
-    producer = AckedProducer(stack.bootstrap_servers, delivery_timeout_s=1_000.0, gathers=True)
-    figures: list[dict[str, Any]] = []
-    counted = {"statistics.interval.ms": 100, "stats_cb": lambda text: figures.append(json.loads(text))}
-    producer._producer = Producer(producer._config | counted)
-    for _ in range(20):
-        producer.send_all(topic_name(cluster_name, METADATA.suffix), [b"x"] * 31).result(DEADLINE_S)
-    until(lambda: figures and figures[-1]["txmsgs"] == 20 * 31, "the client to say what it has sent")
-    assert sum(broker["req"].get("Produce", 0) for broker in figures[-1]["brokers"].values()) == 20
-    producer.close()
 
 
 def test_a_producer_goes_on_after_a_fatal_error(stack: StackInfo, cluster_name: str) -> None:

@@ -193,11 +193,7 @@ class KafkaLog:
         with self._lock:
             if self._producer is None:
                 self._producer = AckedProducer(
-                    self._bootstrap,
-                    f"ringlog-{self._topic}",
-                    self._delivery_timeout_s,
-                    is_idempotent=not self._spec.counts_once,
-                    gathers=self._spec is METADATA,
+                    self._bootstrap, f"ringlog-{self._topic}", self._delivery_timeout_s, not self._spec.counts_once
                 )
             return self._producer
 

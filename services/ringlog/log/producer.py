@@ -7,10 +7,6 @@ replaced by a new one: its producer id is gone, and so is the broker's memory of
 above this module make every record recognisable by itself.
 
 One request is in flight at a time: what is produced meanwhile travels together with the next one.
-
-The client's own thread wakes at the first record that it is given, and sends that one alone, with the others behind it
-in a second request: a round trip later, and each request costs the broker and each reader as much as ten records. So a
-producer of records that are sent together (``gathers``) lets its client wait for more, and says when all are there.
 """
 
 from __future__ import annotations
@@ -18,7 +14,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,8 +26,6 @@ from ringlog.runtime.logs import get_logger
 
 POLL_S = 0.1
 GIVE_UP_S = 1.0
-GATHER_S = 0.001
-"""How long a client that gathers would wait for more, at most; and how long its caller then waits for the answer."""
 ANY_PARTITION = -1
 TOO_LARGE = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE)
 """What the client, or a broker, says of a record that is too large: definite, unlike all other failures."""
@@ -58,11 +51,7 @@ class Delivered:
 
 
 def producer_config(
-    bootstrap_servers: str,
-    client_id: str,
-    delivery_timeout_s: float,
-    is_idempotent: bool = True,
-    gather_s: float = 0.0,
+    bootstrap_servers: str, client_id: str, delivery_timeout_s: float, is_idempotent: bool = True
 ) -> dict[str, Any]:
     """The settings of a producer that keeps order and loses nothing that it acknowledged.
 
@@ -75,7 +64,7 @@ def producer_config(
         "client.id": client_id,
         "enable.idempotence": is_idempotent,
         "acks": "all",
-        "linger.ms": round(gather_s * 1000),
+        "linger.ms": 0,
         "max.in.flight.requests.per.connection": 1,
         "message.timeout.ms": round(delivery_timeout_s * 1000),
         "message.max.bytes": 2 * RECORD_BYTES_MAX,
@@ -161,10 +150,7 @@ def _worse(one: LogError, other: LogError) -> LogError:
 
 
 class AckedProducer:
-    """Sends records and tells of each what became of it. Safe from threads.
-
-    ``gathers``: what is sent together leaves in one request, and ``send_all`` waits up to ``GATHER_S`` for its answer.
-    """
+    """Sends records and tells of each what became of it. Safe from threads."""
 
     def __init__(
         self,
@@ -172,11 +158,8 @@ class AckedProducer:
         client_id: str = "ringlog",
         delivery_timeout_s: float = 10.0,
         is_idempotent: bool = True,
-        gathers: bool = False,
     ) -> None:
-        gather_s = GATHER_S if gathers else 0.0
-        self._config = producer_config(bootstrap_servers, client_id, delivery_timeout_s, is_idempotent, gather_s)
-        self._gathers = gathers
+        self._config = producer_config(bootstrap_servers, client_id, delivery_timeout_s, is_idempotent)
         self._lock = threading.Lock()
         self._producer = Producer(self._config)
         self._closed = False
@@ -238,9 +221,6 @@ class AckedProducer:
                 together.answered(_refusal(topic, None, len(record["value"]), error))
         if is_broken:
             self._replace(producer)
-        elif self._gathers and none is None:
-            with suppress(KafkaException):  # of the client, not of these records: the next one meets it, too
-                producer.flush(GATHER_S)
         return together.future
 
     def _produce(self, topic: str, value: bytes | None, key: bytes | None, place: int, delivered: Delivery) -> None:
