@@ -96,6 +96,17 @@ def test_ascending_ends_are_found_by_stretches(monkeypatch: pytest.MonkeyPatch, 
         assert outcome(read, data, 0) == outcome(one_by_one(), data, 0)
 
 
+def test_an_end_of_more_than_ten_bytes_is_refused_in_the_same_words() -> None:
+    draw = random.Random(2)
+    ranges = tuple(GenerationRange(TOKEN_MAX - number, 0, (draw.randbytes(16),)) for number in range(20))
+    item = len(written(ranges[1:2])) - 2  # without the number of items, and the zero behind them
+    for place in (4, 5, 6, 12):  # where a stretch begins, and not
+        body = bytearray(written(ranges))
+        body[1 + place * item + 9] |= 0x80
+        with pytest.raises(ValueError, match="more than 64 bits"):
+            ranges_reader(ITEM, one_by_one())(bytes(body), 0)
+
+
 def test_a_command_brings_them_packed_and_is_written_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
     draw = random.Random(1)
     command = PutCdcGenerationData("g", 0, 1, tuple(a_range(draw, draw.randint(1, 9)) for _ in range(100)))

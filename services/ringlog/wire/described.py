@@ -122,6 +122,8 @@ def _stretch(body: bytes, at: int, most: int, size: int, length: int) -> tuple[_
     for place in range(8, size):
         is_like &= (column(place) > 0x7F) == (place < size - 1)
     most = most if is_like.all() else int(is_like.argmin())
+    if not most:
+        return None, 0  # the end of the first one goes on for too long
     tops = column(size - 1)
     if column(length - 1).any() or (size > 1 and not tops.all()) or (size == _LONGEST and tops.max() > 1):
         return None, most
