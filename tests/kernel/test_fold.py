@@ -62,7 +62,7 @@ def test_nothing_else_founds(changes: dict[str, Any], expected: tuple[OutcomeKin
 
 def test_unreadable_before_and_after_founding() -> None:
     for state in (EMPTY_STATE, founded()):
-        assert verdict(state, UnreadableEntry("no envelope")) == (OutcomeKind.UNREADABLE, "")
+        assert verdict(state, UnreadableEntry("no envelope")) == (OutcomeKind.UNREADABLE, "unreadable_entry")
 
 
 def test_a_cluster_is_founded_once() -> None:

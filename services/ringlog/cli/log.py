@@ -184,7 +184,7 @@ def _print(line: FoldedRecord) -> None:
     item, outcome = line.item, line.outcome
     shown = Text.assemble((f"{outcome.epoch:>6} {outcome.kind.value:<9}", STYLES.get(outcome.kind, "red")), " ")
     if isinstance(item, UnreadableEntry):
-        out.print(shown.append(printable(f"offset {line.offset}: {item.detail}")))
+        out.print(shown.append(printable(f"offset {line.offset}: {outcome.code}: {item.detail}")))
         return
     command = entry_json(line.before, item)
     fields = ", ".join(f"{k}={_short(v)}" for k, v in command.items() if k != "command")

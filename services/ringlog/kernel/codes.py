@@ -23,6 +23,7 @@ _PROTOCOL: Final = {
     "undecodable": "The payload of a known command could not be read.",
     "unknown_command": "This release does not know the command or its version.",
     "unknown_field": "The command has no such field.",
+    "unreadable_entry": "A record of the log is no entry: the detail says what its bytes break.",
 }
 """Of the log itself, and of every command."""
 

@@ -72,7 +72,7 @@ _with_entry: Final[Callable[..., ClusterState]] = replacer_of(
 def fold(state: ClusterState, item: Entry | UnreadableEntry) -> Folded:
     """The state and the verdict after one record; never raises."""
     if isinstance(item, UnreadableEntry):
-        return _unchanged(state, OutcomeKind.UNREADABLE, detail=item.detail)
+        return _unchanged(state, OutcomeKind.UNREADABLE, "unreadable_entry", item.detail)
     return _off_the_chain(state, item) or _on_the_chain(state, item)
 
 
