@@ -5,7 +5,9 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from ringlog.agents.exits import End
+from structlog.testing import capture_logs
+
+from ringlog.agents.exits import CRASHED, End
 from ringlog.agents.shells.asking import AskingThread
 from ringlog.agents.shells.following import FollowingThread
 from ringlog.agents.shells.role import RoleThread
@@ -72,6 +74,35 @@ def test_stop_returns_when_the_work_that_still_prepared_has_ended(tmp_path: Path
     assert not stopper.is_alive()
     assert "not acknowledged" in worker.why
     assert worker.ends == []
+
+
+class Left(Sender):
+    """Finds no broker for longer than it tries."""
+
+    def work(self) -> None:
+        raise LogUnavailable("c.left: Coordinator is not available", "is the broker up?") from ValueError(
+            "NOT_COORDINATOR"
+        )
+
+
+def test_a_broker_that_fails_a_role_for_too_long_is_a_sentence(tmp_path: Path) -> None:
+    log = MemoryLog()
+    with LogReplica(log) as replica:
+        found(log, replica, "c")
+    worker = Left(log, tmp_path)
+    with capture_logs() as lines:
+        worker.start()
+        worker._threads[0].join(DEADLINE_S)
+        worker.stop()
+    (failed,) = [line for line in lines if line["event"] == "role_failed"]
+    assert failed == {
+        "event": "role_failed",
+        "log_level": "error",
+        "role": "sender",
+        "code": "log_unavailable",
+        "why": str(LogUnavailable("c.left: Coordinator is not available", "is the broker up?")),
+    }
+    assert [(end.code, end.detail) for end in worker.ends] == [(CRASHED, f"log_unavailable: {failed['why']}")]
 
 
 class Asking(AskingThread):

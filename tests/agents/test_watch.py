@@ -167,6 +167,18 @@ def test_an_agent_that_has_said_why_it_ends_says_nothing_of_how_libraries_take_i
     assert lines == []
 
 
+def test_a_machine_that_is_too_busy_for_a_thread_is_one_warning_a_minute() -> None:
+    clock = ManualClock()
+    outage = Outage(NOBODY, now=clock.monotonic)
+    late = "[^--AIOKafkaConsumerThread]: Thread keepalive is not responding..."
+    with capture_logs() as lines:
+        for _ in range(3 * int(SELDOM_S)):
+            outage.handle(logging.LogRecord("faust.transport.drivers", logging.ERROR, __file__, 1, late, (), None))
+            clock.advance(1)
+    assert [(line["event"], line["log_level"]) for line in lines] == [("worker_thread_late", "warning")] * 3
+    assert lines[-1]["so_far"] == 2 * int(SELDOM_S) + 1
+
+
 def test_however_often_it_looks_it_makes_one_client_and_asks_once(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
     asked: list[Sequence[str]] = []

@@ -2,7 +2,7 @@
 
 The client library under faust repeats its complaints many times a second while it has no broker. The first one is
 worth a line; the others only say that nothing has changed, and are counted. Who looks at the broker by itself
-(``ringlog.log.watch``) says when it answers again.
+(``ringlog.log.watch``) says when it answers again. A machine that is too busy for faust's threads is counted likewise.
 
 Where one broker of several is dead, the library complains of it and the others answer at once, over and over. So
 these lines begin at most once in ``SELDOM_S``. The complaints of an outage that comes sooner are counted; it has its
@@ -20,6 +20,8 @@ from ringlog.runtime.logs import Seldom, get_logger
 
 CLIENT = "aiokafka"
 """The library whose complaints are counted; what others say goes to the log as it is."""
+LATE = "Thread keepalive is not responding"
+"""What faust says about once a second of a thread that has not run for 3 s."""
 
 log = get_logger(__name__)
 
@@ -86,8 +88,12 @@ class Outage(logging.Handler):
         if record.name.partition(".")[0] == CLIENT:
             self.away(record.getMessage().strip())
             self._on_trouble()
+            return
+        said = record.getMessage().strip()
+        if LATE in said:
+            self._seldom.warn("worker_thread_late", logger=record.name, said=said)
         else:
-            log.error("worker", logger=record.name, said=record.getMessage().strip(), exc_info=record.exc_info)
+            log.error("worker", logger=record.name, said=said, exc_info=record.exc_info)
 
 
 def take_over_logs(outage: Outage) -> None:

@@ -29,7 +29,15 @@ from ringlog.kernel.outcome import Entry, Outcome, UnreadableEntry
 from ringlog.kernel.state import ClusterState
 from ringlog.log.agreement import EVIDENCE, Agreement
 from ringlog.log.driver import LogDriver, micros
-from ringlog.log.errors import LogDamaged, LogError, LogPassed, RecordTooLarge, ReplicaHalted, TopicMisconfigured
+from ringlog.log.errors import (
+    LogDamaged,
+    LogError,
+    LogPassed,
+    LogUnavailable,
+    RecordTooLarge,
+    ReplicaHalted,
+    TopicMisconfigured,
+)
 from ringlog.log.figures import seen_log
 from ringlog.log.kafka import KafkaLog
 from ringlog.log.opening import beginning_of, open_metadata, open_snapshots
@@ -243,6 +251,9 @@ class RoleThread(ABC):
             # The next one would meet the same record: to start again would only add a term to the log, for ever.
             log.error("record_too_large", role=self.role, topic=error.topic, bytes=error.size)
             end = End(HALTED, f"{error.code}: {error}", error)
+        except LogUnavailable as error:  # the broker's defect, none of this program: how it came about says nothing
+            log.error("role_failed", role=self.role, code=error.code, why=str(error))
+            end = End(CRASHED, f"{error.code}: {error}", error)
         except Exception as error:
             log.exception("role_failed", role=self.role)
             end = End(CRASHED, f"{type(error).__name__}: {error}", error)
