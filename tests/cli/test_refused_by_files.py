@@ -102,5 +102,6 @@ def test_an_archive_that_is_not_there_is_not_verified(
     (tmp_path / "empty" / "000000000001-000000000002.segment.7.part").touch()
     place = str(tmp_path / folder)
     where = ["--bootstrap", "127.0.0.1:1", "--cluster", "c"]
-    assert ended(["log", "verify", *where, "--archive", place], monkeypatch) == 1
-    assert capsys.readouterr().err.startswith(f"archive_empty: {place} has no segment of a log")
+    for words in (["log", "verify"], ["audit"]):
+        assert ended([*words, *where, "--archive", place], monkeypatch) == 1
+        assert capsys.readouterr().err.startswith(f"archive_empty: {place} has no segment of a log")

@@ -42,7 +42,7 @@ def audit(
     context = resolve(bootstrap, cluster)
     say = (lambda _: None) if as_json else (lambda text: out.print(f"  {text}"))
     held = None if archive is None else Archive(place_of(archive))
-    archived = () if held is None else (record.data for record in held.records(held.segments()))
+    archived = () if held is None else (record.data for record in held.records(held.present()))
     expected = Expected(written, rejected, generations, base=base, archived=archived)
     try:
         report = prove(context.bootstrap, context.cluster, expected, say)
