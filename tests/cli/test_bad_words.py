@@ -12,6 +12,7 @@ from ringlog.cli.connection import seconds_of
 from ringlog.cli.main import app
 from ringlog.operator.log_lines import write_dump
 from ringlog.private import FileUnusable, write_private
+from ringlog.runtime.inputs import INPUT_BYTES_MAX
 
 LARGE = "9" * 5_000
 """More digits than a number may have."""
@@ -70,3 +71,24 @@ def test_credentials_go_into_a_file(tmp_path: Path) -> None:
     for place in ("", str(tmp_path)):
         ended = CliRunner().invoke(app, [*words, "--cluster", "c", "--to", place])
         assert (ended.exit_code, ended.stderr.split(":")[0]) == (1, "bad_option")
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["table", "create", "/dev/zero"], "bad_json"),
+        (["ddl", "/dev/zero"], "bad_ddl"),
+        (["rehearse", "/dev/zero"], "bad_file"),
+        (["rehearse", "--from", "/dev/zero", "/dev/null"], "bad_dump"),
+        (["balance", "picture", "--from", "/dev/zero", "picture.svg"], "bad_dump"),
+        (["sim", "replay", "/dev/zero"], "no_script"),
+        (["sim", "quorums", "/dev/zero"], "bad_file"),
+    ],
+)
+def test_what_has_no_end_is_not_read_to_its_end(words: list[str], code: str, tmp_path: Path) -> None:
+    """It took all the memory of the machine."""
+    cluster = [] if words[0] in ("sim", "rehearse") else ["--bootstrap", "127.0.0.1:1", "--cluster", "c"]
+    here = [str(tmp_path / word) if word.endswith(".svg") else word for word in words]
+    ended = CliRunner().invoke(app, [*here, *cluster])
+    assert (ended.exit_code, ended.stdout, ended.stderr.split(":")[0]) == (2, "", code), ended.exception
+    assert f"has more than {INPUT_BYTES_MAX:,} bytes" in ended.stderr

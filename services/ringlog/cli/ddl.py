@@ -15,6 +15,7 @@ from ringlog.client.results import AppliedResult, RejectedResult
 from ringlog.operator.answers import TIMEOUT_S, answer_json
 from ringlog.operator.author_json import typed
 from ringlog.operator.ddl.reading import DdlError, DdlStatement, batch_json, located, read_ddl
+from ringlog.runtime.inputs import read_text
 
 
 def ddl(
@@ -31,8 +32,7 @@ def ddl(
     Exit status 2 if the text is no CQL, or says what cannot be expressed here: then nothing is done.
     """
     try:
-        text = typer.get_text_stream("stdin").read() if str(file) == "-" else file.read_text("utf-8")
-        statements = read_ddl(text, keyspace)
+        statements = read_ddl(read_text(file), keyspace)
         parts = [(one,) for one in statements] if each else [statements]
         asked = [(part, batch_json(part)) for part in parts]
     except (OSError, UnicodeDecodeError) as error:

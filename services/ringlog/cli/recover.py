@@ -27,6 +27,10 @@ from ringlog.operator.shown import printable
 from ringlog.operator.state_json import composed, exported
 from ringlog.private import FileUnusable, write_private
 from ringlog.runtime.context import ClusterContext
+from ringlog.runtime.inputs import read_input
+
+STATE_BYTES_MAX = 2**30
+"""Of an edited state: a million ranges take some hundred bytes each."""
 
 
 def recover(
@@ -73,7 +77,7 @@ def recover(
 
 def _edited(state: Path) -> bytes:
     try:
-        return state.read_bytes()
+        return read_input(state, STATE_BYTES_MAX)
     except OSError as error:
         raise FileUnusable.of(error, state) from error
 

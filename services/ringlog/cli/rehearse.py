@@ -18,6 +18,7 @@ from ringlog.operator.errors import Refused
 from ringlog.operator.log_lines import BAD_DUMP, read_dump, state_at_end
 from ringlog.operator.log_past import Past, past_of
 from ringlog.operator.rehearsal import Rehearsal
+from ringlog.runtime.inputs import STDIN, read_input, read_lines
 
 LIVE = "live"
 
@@ -51,10 +52,10 @@ def rehearse(
 
 def _lines(plan: Path | None) -> Iterable[bytes]:
     """Lines end with a line feed alone: other separators of Unicode may stand inside JSON text."""
-    if plan is None or str(plan) == "-":
-        return typer.get_binary_stream("stdin")
+    if plan is None or plan == STDIN:
+        return read_lines(STDIN)
     try:
-        return plan.read_bytes().split(b"\n")
+        return read_input(plan).split(b"\n")
     except OSError as error:
         fail("bad_file", f"{plan}: {error.strerror}", 2)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ringlog.cli.connection import Json, errors, fail, out
+from ringlog.runtime.inputs import read_input
 
 if TYPE_CHECKING:
     from ringlog.sim.quorums.case import CaseOptions
@@ -139,7 +140,7 @@ def _explored(
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        value = json.loads(file.read_bytes())
+        value = json.loads(read_input(file))
     except OSError as error:
         fail("bad_file", f"{file}: {error.strerror}", 2)
     except (ValueError, RecursionError) as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from typing import Annotated, Any
 
 import typer
@@ -12,6 +11,7 @@ from ringlog.cli import submitting
 from ringlog.cli.connection import Bootstrap, Cluster, connect, fail, resolve, seconds_of
 from ringlog.operator.answers import TIMEOUT_S, ended_json
 from ringlog.operator.author_json import typed
+from ringlog.runtime.inputs import STDIN, read_text
 
 
 def submit(
@@ -24,8 +24,8 @@ def submit(
 ) -> None:
     """Submit one command through the validator and print what became of it, as JSON."""
     try:
-        given: Any = json.loads(command if command is not None else sys.stdin.read())
-    except (ValueError, RecursionError) as error:
+        given: Any = json.loads(command if command is not None else read_text(STDIN))
+    except (OSError, ValueError, RecursionError) as error:
         fail("bad_json", str(error), 2)
     context, intent = resolve(bootstrap, cluster), typed(given)
     submitting.submit(context, intent, True, timeout_s=timeout, request_id=request_id, since_epoch=since_epoch)

@@ -17,6 +17,7 @@ from ringlog.operator import views
 from ringlog.operator.author_json import typed
 from ringlog.operator.intents import Intent, named
 from ringlog.runtime.context import ClusterContext
+from ringlog.runtime.inputs import read_text
 
 app = typer.Typer(no_args_is_help=True)
 FullName = Annotated[str, typer.Argument(metavar="KEYSPACE.TABLE", help="Name of the table.")]
@@ -32,8 +33,7 @@ def create_table(
 ) -> Intent:
     """Create a table from its definition, the fields of the command CreateTable."""
     try:
-        text = typer.get_text_stream("stdin").read() if str(definition) == "-" else definition.read_text("utf-8")
-        given = json.loads(text)
+        given = json.loads(read_text(definition))
     except (OSError, ValueError, RecursionError) as error:
         fail("bad_json", f"{definition}: {error}", 2)
     if not isinstance(given, dict):

@@ -17,6 +17,7 @@ from ringlog.operator.errors import Refused
 from ringlog.operator.log_past import Past, states
 from ringlog.operator.shown import picked
 from ringlog.private import FileUnusable, replaceable
+from ringlog.runtime.inputs import read_lines
 
 BAD_DUMP = "bad_dump"
 
@@ -56,10 +57,9 @@ def _opened(path: Path) -> TextIO:
 def read_dump(path: Path) -> Iterator[LogRecord]:
     """The records of a file that ``write_dump`` wrote. Raises Refused."""
     try:
-        with path.open(encoding="ascii") as file:
-            for text in file:
-                line = json.loads(text)
-                yield LogRecord(int(line["offset"]), bytes.fromhex(line["data"]))
+        for text in read_lines(path):
+            line = json.loads(text)
+            yield LogRecord(int(line["offset"]), bytes.fromhex(line["data"]))
     except (OSError, ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
         raise Refused(BAD_DUMP, f"{path}: {error}") from error
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from ringlog.runtime.inputs import read_text
 from ringlog.sim.run import RunReport
 from ringlog.sim.script import Script, from_json, to_json
 
@@ -25,7 +26,7 @@ def save(folder: Path, report: RunReport, script: Script) -> Path:
 def load(path: Path) -> tuple[str, Script]:
     """(the rule that was broken when it was found, the script). Raises NoScript, OSError."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(read_text(path))
         return str(found["rule"]), from_json(found["script"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise NoScript(f"{path}: {type(error).__name__}: {error}") from error

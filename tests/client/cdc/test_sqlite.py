@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -86,6 +87,11 @@ def test_a_file_that_cannot_be_used_is_named_and_left_as_it_was(tmp_path: Path) 
 def test_a_place_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     with pytest.raises(BadStore, match="a folder"):
         FileProgress(tmp_path)
+    pipe = tmp_path / "pipe"  # as a device, which would be replaced, for every process of the machine
+    os.mkfifo(pipe)
+    with pytest.raises(BadStore, match="no plain file"):
+        FileProgress(pipe)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["pipe"]
     binary = tmp_path / "binary"
     binary.write_bytes(b"\xff\xfe")
     with pytest.raises(BadStore, match="utf-8"):

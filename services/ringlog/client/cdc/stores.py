@@ -13,6 +13,7 @@ from typing import Protocol
 
 from ringlog.client.cdc.errors import BadStore, ProgressInUse
 from ringlog.durable import replace_durably
+from ringlog.runtime.inputs import read_text
 
 
 class ProgressStore(Protocol):
@@ -56,8 +57,8 @@ class FileLock:
     """
 
     def __init__(self, path: Path) -> None:
-        if path.is_dir():
-            raise BadStore(path, "a folder")
+        if path.exists() and not path.is_file():  # a device would be replaced by what is saved
+            raise BadStore(path, "a folder" if path.is_dir() else "no plain file")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -84,7 +85,7 @@ class FileProgress:
     def load(self) -> str | None:
         """What was saved last."""
         try:
-            return self._path.read_text(encoding="utf-8")
+            return read_text(self._path)
         except FileNotFoundError:
             return None
         except (OSError, UnicodeDecodeError) as error:

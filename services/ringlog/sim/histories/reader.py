@@ -10,13 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from ringlog.runtime.inputs import read_input
 from ringlog.sim.histories.events import Event, HistoryError, parse_event
 from ringlog.sim.histories.operations import OperationHistory, pair
+
+HISTORY_BYTES_MAX = 2**30
+"""Ten million events or so."""
 
 
 def read(path: Path) -> OperationHistory:
     """The history in a file; raises OSError, or HistoryError with line, field and rule."""
-    return read_bytes(path.read_bytes())
+    return read_bytes(read_input(path, HISTORY_BYTES_MAX))
 
 
 def read_bytes(data: bytes) -> OperationHistory:
