@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
+
+from ringlog.sim.at_once import PlaceAtOnce
 from ringlog.sim.run import run_script
 from ringlog.sim.script import PROFILES, Action, Script, draw_script
 from ringlog.sim.search import SearchResult, reports
@@ -22,6 +25,7 @@ def test_seeds_break_no_promise_and_exercise_all_of_it() -> None:
     did = {key[1]: count for key, count in found.did.items() if key[0] == "snapshots"}
     assert did.keys() >= {"stored", "confirmed", "disputed", "archived", "truncated", "begun with", "passed", "by size"}
     assert did["truncated"] > 10
+    assert did["archive_unavailable"] > 5
     assert did["begun with"] > 100
 
 
@@ -47,3 +51,27 @@ def test_agents_may_die_in_any_write_of_a_snapshot_and_a_truncation() -> None:
         did += report.did
     assert did["besides", "power cut"] >= 15
     assert did["snapshots", "truncated"] >= 16
+
+
+@pytest.mark.parametrize("refused", [PlaceAtOnce.ALL, PlaceAtOnce.WRITES])
+def test_nothing_goes_while_the_archive_refuses_it_and_it_goes_once_the_archive_is_back(refused: str) -> None:
+    """The log knows of no archive by then, so the order itself is accepted."""
+    happens: list[tuple[int, str, tuple[object, ...]]] = [
+        (0, "archive", ()),
+        (0, "archive_refuses", (refused, 8_000)),
+        (1_000, "snapshot", ()),
+        (3_000, "truncate", (1,)),
+    ]
+    away = _run(happens, 7_000)
+    assert away["entry", "TruncateLog", "applied"] == 1
+    assert away["snapshots", "archive_unavailable"] > 0
+    assert away["snapshots", "truncated"] == 0
+    back = _run([*happens, (9_000, "snapshot", ())], 14_000)
+    assert back["snapshots", "archived"] == back["snapshots", "truncated"] == 1
+
+
+def _run(happens: list[tuple[int, str, tuple[object, ...]]], calm: int) -> Counter[tuple[str, ...]]:
+    actions = tuple(Action(number, at * MS, what, rest) for number, (at, what, rest) in enumerate(happens))
+    report = run_script(Script(1, "small", SHAPE, calm * MS, actions))
+    assert not report.rule, f"{report.rule}: {report.detail}"
+    return Counter(report.did)

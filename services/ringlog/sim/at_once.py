@@ -7,10 +7,10 @@ a broker has by then stays, what was to come next does not. Who works in several
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
-from ringlog.log.errors import LogTruncated, LogUnavailable
+from ringlog.log.errors import ArchiveUnavailable, LogTruncated, LogUnavailable
 from ringlog.log.port import LOOKUP_TIMEOUT_S, LogRecord, answered_at_once
 from ringlog.sim.broker import SNAPSHOTS, SimBroker
 from ringlog.sim.chance import Chance
@@ -141,29 +141,44 @@ class TailAtOnce:
 
 
 class PlaceAtOnce:
-    """An archive's place in a dictionary, which all hosts of agents have mounted."""
+    """An archive's place in a dictionary, which all hosts of agents have mounted.
+
+    ``refuses``: what it does not do now: ``ALL``, ``WRITES``, or nothing (empty).
+    """
 
     name = "simulated"
+    ALL = "all"
+    WRITES = "writes"
 
-    def __init__(self, files: dict[str, bytes], deaths: Deaths) -> None:
+    def __init__(self, files: dict[str, bytes], deaths: Deaths, refuses: Callable[[], str]) -> None:
         self._files = files
         self._deaths = deaths
+        self._refuses = refuses
 
     def names(self) -> list[str]:
         """See ``ArchivePlace``; so are the others."""
+        self._reach()
         return list(self._files)
 
     def first_line(self, name: str) -> bytes:
         """See ``ArchivePlace``."""
+        self._reach()
         return self._files[name].splitlines(keepends=True)[0]
 
     def read(self, name: str) -> bytes:
         """See ``ArchivePlace``."""
+        self._reach()
         return self._files[name]
 
     def write(self, name: str, data: bytes) -> None:
         """See ``ArchivePlace``."""
+        if self._refuses():
+            raise ArchiveUnavailable(f"{self.name} takes nothing")
         is_last = self._deaths.before()
         self._files[name] = data
         if is_last:
             raise PowerCut
+
+    def _reach(self) -> None:
+        if self._refuses() == self.ALL:
+            raise ArchiveUnavailable(f"{self.name} does not answer")

@@ -59,6 +59,7 @@ class Faults:
         for host in self.world.hosts.values():
             host.tears = False
         self.run.sim.log_ends.deaths.left = 0
+        self.run.sim.log_ends.take_again()
         self.run.sim.cache_up = True
         self.run.sim.active_faults.clear()
         if not self.run.sim.broker.up:

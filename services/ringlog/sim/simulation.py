@@ -79,17 +79,23 @@ class TrueLog:
 class LogEndsState:
     """What a run has for snapshots, archive and truncation.
 
-    ``looked_after``: agents store and confirm; ``files``: of the archive, None: there is none. ``forgetful``: the next
-    state that is stored is not the one that was folded. ``given_up``: epochs whose snapshots the broker did not take.
+    ``looked_after``: agents store and confirm; ``files``: of the archive, None: there is none; ``refuses``: what the
+    archive's place does not do now (``PlaceAtOnce``). ``forgetful``: the next state that is stored is not the one that
+    was folded. ``given_up``: epochs whose snapshots the broker did not take.
     ``unmarked_bytes``: of the entries that were applied since the newest mark.
     """
 
     deaths: Deaths
     looked_after: bool = False
     files: dict[str, bytes] | None = None
+    refuses: str = ""
     forgetful: bool = False
     given_up: set[Epoch] = field(default_factory=set)
     unmarked_bytes: int = 0
+
+    def take_again(self) -> None:
+        """The archive's place does everything again."""
+        self.refuses = ""
 
 
 class Simulation:

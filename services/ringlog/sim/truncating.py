@@ -1,7 +1,9 @@
 """Snapshots, an archive and truncations, in a part of the runs, while the machines that look after them die.
 
 Agents die in any write of theirs; readers begin again and again; one reader sleeps through a truncation. Now and then a
-keeper stores a state that it has not folded, or the topic holds a snapshot of another log.
+keeper stores a state that it has not folded, the topic holds a snapshot of another log, or the archive's place does not
+answer, or takes nothing, for a while. That may be before the log knows of an archive: then a truncation is accepted,
+and only the keeper's own look at the archive is in its way.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from ringlog.kernel.values import Micros
 from ringlog.log.folding import Start
 from ringlog.log.snapshots import cut, key_of
 from ringlog.runtime.draw import draw_uuid
-from ringlog.sim.at_once import IDENTITY
+from ringlog.sim.at_once import IDENTITY, PlaceAtOnce
 from ringlog.sim.broker import METADATA, SNAPSHOTS
 from ringlog.sim.chance import Chance
 from ringlog.sim.world import MS, SECOND
@@ -39,7 +41,7 @@ PROFILE: Final = "truncation"
 SHARE: Final = 0.03
 """How many of the other runs have them, of those without a scenario."""
 LASTS: Micros = 6 * SECOND
-WHAT: Final = ("archive", "snapshot", "truncate", "dies", "forgets", "foreign_snapshot", "by_size")
+WHAT: Final = ("archive", "snapshot", "truncate", "dies", "forgets", "foreign_snapshot", "by_size", "archive_refuses")
 BY_SIZE: Final = (600, 1_200, 2_500)
 """Bytes of entries after which a snapshot is to be taken; an entry has some hundred and fifty."""
 Drawn = tuple[Micros, str, tuple[Any, ...]]
@@ -77,6 +79,9 @@ def truncating(chance: Chance, agents: Sequence[str], readers: Sequence[str], sh
         add(at + 20, at + 300, "crash", chance.pick([*agents, *readers]), 50)
     if chance.happens(0.5):
         add(300, 4_000, "by_size", chance.pick(BY_SIZE))
+    if drawn[0][1] == "archive" and chance.happens(0.5):
+        refused = chance.pick([PlaceAtOnce.ALL, PlaceAtOnce.WRITES])
+        add(0, chance.pick([0, 4_000]), "archive_refuses", refused, chance.between(500, 4_000))
     return drawn
 
 
@@ -98,6 +103,9 @@ def befalls(sim: Simulation, operator: SimOperator, number: int, what: str, argu
             operator.images([ChangeSettings((("snapshot_bytes", size),))])
         case "forgets", ():
             ends.forgetful = True
+        case "archive_refuses", (refused, duration):
+            ends.refuses = refused
+            sim.world.on(None, duration * MS, lambda _: ends.take_again())
         case "foreign_snapshot", ():
             _foreign(sim, Chance(sim.world.seed, f"foreign/{number}"))
 

@@ -20,7 +20,7 @@ from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Epoch, Micros
 from ringlog.log.archive import Archive
 from ringlog.log.beginning import SnapshotTopic
-from ringlog.log.errors import LogError
+from ringlog.log.errors import ArchiveUnavailable, LogError
 from ringlog.log.folding import Start
 from ringlog.log.snapshots import CHUNK_BYTES
 from ringlog.protocol.effects import At, Newest
@@ -83,7 +83,7 @@ class SimSnapshots:
         self._worker = worker
         self._chance = Chance(sim.world.seed, f"snapshots/{worker.instance}")
         topic = _Forgetful(TopicAtOnce(sim.broker, SNAPSHOTS, ends.deaths, host), ends, self._chance.pick(CHUNKS_BYTES))
-        archive = None if ends.files is None else Archive(PlaceAtOnce(ends.files, ends.deaths))
+        archive = None if ends.files is None else Archive(PlaceAtOnce(ends.files, ends.deaths, lambda: ends.refuses))
         log = TopicAtOnce(sim.broker, METADATA, ends.deaths, host)
         log_ends = LogEnds(log, lambda: topic, log.delete_before, archive, self._published, self._acts, self._count)
         numbers = count(1)
@@ -143,7 +143,7 @@ class SimSnapshots:
 
     def _count(self, event: str, *epochs: Epoch, **about: object) -> None:
         why = about.get("why")
-        if event == "given_up":
+        if event == "given_up" and not isinstance(why, ArchiveUnavailable):  # what is to be archived was stored
             self._sim.log_ends.given_up.update(epochs)
         self._sim.did["snapshots", why.code if isinstance(why, LogError) else event] += 1
 
