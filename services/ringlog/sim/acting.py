@@ -29,6 +29,7 @@ from ringlog.sim.imaging import changes
 from ringlog.sim.moving_tablets import KEYSPACE as IN_TABLETS
 from ringlog.sim.moving_tablets import table_in_tablets
 from ringlog.sim.prefix import spread_commands
+from ringlog.sim.racked import keyspace_in_racks
 from ringlog.sim.rebalancing import (
     BURST,
     OUTAGE,
@@ -174,6 +175,10 @@ def _images(run: Acted, number: int, what: str, table: str) -> None:
     run.operator.images(changes(Chance(run.world.seed, f"images/{number}"), what, table))
 
 
+def _in_racks(run: Acted, _: int, factor: int) -> None:
+    run.operator.images([keyspace_in_racks(factor)])
+
+
 def _read(run: Acted, number: int) -> None:
     """Read every key of the load's table from one node."""
     up = [node for name, node in sorted(run.nodes.items()) if node.lives and node.host.up]
@@ -314,6 +319,7 @@ PERFORMED: Mapping[str, Perform] = merged(
         "late_burst": _late_burst,
         "imaged_burst": _imaged_burst,
         "images": _images,
+        "in_racks": _in_racks,
         "read": _read,
         "read_rows": _read_rows,
         "register": _register,

@@ -30,6 +30,7 @@ from ringlog.sim.losing import losing
 from ringlog.sim.moving_tablets import LASTS as MOVES
 from ringlog.sim.moving_tablets import PROFILE as MOVING
 from ringlog.sim.moving_tablets import moving_tablets, turning_back, with_log
+from ringlog.sim.racked import in_racks
 from ringlog.sim.rarities import RARITIES, rarity
 from ringlog.sim.rebalancing import LASTS as REBALANCES
 from ringlog.sim.rebalancing import (
@@ -136,10 +137,10 @@ STAY_OUT = 0.55
 
 FIRST_REPLACEMENT, FIRST_OF_IMAGES, FIRST_OF_LOSS, FIRST_OF_TABLETS = 3_000, 4_000, 5_000, 6_000
 FIRST_OF_BALANCING, FIRST_OF_TRUNCATION, FIRST_OF_COLUMNS, FIRST_OF_ZONES = 7_000, 8_000, 9_000, 10_000
-FIRST_OF_KEEPING, FIRST_OF_HEARSAY, FIRST_OF_MEMBERS = 11_000, 12_000, 13_000
+FIRST_OF_KEEPING, FIRST_OF_HEARSAY, FIRST_OF_MEMBERS, FIRST_OF_RACKS = 11_000, 12_000, 13_000, 14_000
 """Number of the first action about a newcomer that replaces another node, about tables that keep images, about a
 checkpoint that is lost, about a table in tablets, about the balancer, about snapshots, about columns, about
-zones, about rows on disk, about what peers say, and about members of the metadata service."""
+zones, about rows on disk, about what peers say, about members of the metadata service, and about racks."""
 
 
 def draw_script(seed: int, profile: Profile) -> Script:
@@ -217,15 +218,16 @@ def _few_tokens(seed: int, founded: int, balanced: bool) -> int:
 
 def _besides(seed: int, profile: Profile, founded: int, readers: list[str]) -> tuple[list[Action], Micros]:
     """What a run without a scenario may have: a table whose columns change, tables with images, a checkpoint that is
-    lost, or a table in tablets; and snapshots with truncations; and when it is over. Each run of the profile of one of
-    these has that.
+    lost, or a table in tablets; snapshots with truncations; and a keyspace in racks; and when it is over. Each run of
+    the profile of one of these has that.
     """
     share = {TRUNCATION: 1.0, MEMBERS: CUTS}.get(profile.name, TRUNCATES)
     cut = truncating(Chance(seed, "truncating"), AGENT_HOSTS, readers, share)
-    truncations = [Action(FIRST_OF_TRUNCATION + n, *one) for n, one in enumerate(cut)]
+    others = [Action(FIRST_OF_TRUNCATION + n, *one) for n, one in enumerate(cut)]
+    others += [Action(FIRST_OF_RACKS + n, *one) for n, one in enumerate(in_racks(Chance(seed, "racks"), profile.name))]
     ends = TRUNCATION_LASTS if cut else 0
     if profile.name == TRUNCATION:
-        return truncations, ends
+        return others, ends
     if profile.name == ZONES:
         nodes = [name for name in readers if name.startswith("n")]
         moves = rebalancing(Chance(seed, "zones"), nodes, AGENT_HOSTS)
@@ -249,11 +251,11 @@ def _besides(seed: int, profile: Profile, founded: int, readers: list[str]) -> t
         changes = reconfiguring(
             Chance(seed, "members"), [name for name in readers if name.startswith("n")], AGENT_HOSTS
         )
-        return truncations + [Action(FIRST_OF_MEMBERS + n, *one) for n, one in enumerate(changes)], RECONFIGURES
+        return others + [Action(FIRST_OF_MEMBERS + n, *one) for n, one in enumerate(changes)], RECONFIGURES
     respelled = respelling(Chance(seed, "columns"), founded, 1.0 if profile.name == RESPELLING else RESPELLS)
     if respelled:
         columns = [Action(FIRST_OF_COLUMNS + n, *one) for n, one in enumerate(respelled)]
-        return columns + truncations, max(RESPELLING_LASTS + profile.fault * MS, ends)
+        return columns + others, max(RESPELLING_LASTS + profile.fault * MS, ends)
     moving, in_tablets = profile.name == MOVING, Chance(seed, f"tablets/{profile.name}")
     always = moving_tablets(in_tablets, founded, APPLICATIONS, 1.0) if moving else []
     always += turning_back(Chance(seed, "tablets/back")) if always else []
@@ -268,8 +270,8 @@ def _besides(seed: int, profile: Profile, founded: int, readers: list[str]) -> t
     ):
         if drawn:
             actions = [Action(first + n, at, what, arguments) for n, (at, what, arguments) in enumerate(drawn)]
-            return actions + truncations, max(lasts + profile.fault * MS, ends)
-    return truncations, ends
+            return actions + others, max(lasts + profile.fault * MS, ends)
+    return others, ends
 
 
 def _of_images(seed: int, founded: int) -> list[Drawn]:
