@@ -7,6 +7,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from immutables import Map
 
+from ringlog.kernel.ownership import deltas
 from ringlog.kernel.ownership.deltas import Order, apply_deltas
 from ringlog.kernel.ownership.placements import group_at, split
 from ringlog.kernel.state import Change, ClusterState, Deltas, Placement, Replica
@@ -91,6 +92,18 @@ def test_beside_others_who_come_members_are_asked() -> None:
     assert order.with_one(120, group, Replica("X", 2)) == (group[0], Replica("X", 2), group[1])
     replacing = Order(STATE.nodes, {}, {"X": "B"}, _ring(STATE))
     assert replacing.with_one(120, (Replica("B", 1), Replica("C", 1)), Replica("X", 2))[1] == Replica("X", 2)
+
+
+@pytest.mark.parametrize("most", [3, 2])
+def test_whom_walks_meet_is_known_in_the_next_step_but_for_a_ring_full_of_ranges(
+    monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    monkeypatch.setattr(deltas, "_WALKED_MAX", most)
+    ranges, entering = [(300, 100), (100, 200), (200, 300)], [("C",), ("A",), ("B",)]
+    ring = _ring(STATE)
+    first, second = (Order(STATE.nodes, ring=ring).met_by(ranges, entering) for _ in range(2))
+    assert first == second == [{"A", "B"}, {"B", "C"}, {"C", "A"}]
+    assert (first is second) == (most == 3)
 
 
 @pytest.mark.parametrize(

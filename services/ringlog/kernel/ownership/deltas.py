@@ -55,8 +55,11 @@ _Stand = tuple[Mapping[NodeId, tuple[Token, ...]], Mapping[NodeId, NodeId]]
 _Walks = tuple[Mapping[NodeId, Node], Sequence[Token], list[Range], _Stand, _Met]
 """The directory, the ring, the ranges, how nodes stand, and who was met."""
 
+_WALKED_MAX: Final = 1_024
 _walked: Final = Remembered[Sequence[Nodes], _Walks](8)
-"""Of those who enter ranges: the settings of a cluster have them in common, and so have the steps of an operation."""
+"""Of those who enter ranges, at most ``_WALKED_MAX``: the settings of a cluster have them in common, and so have the
+steps of an operation. Who enters all ranges of a ring does so in one setting: it would be megabytes for nobody.
+"""
 
 
 def _over(column: RangeColumn[NodeId], ranges: list[Range]) -> Sequence[Nodes]:
@@ -171,7 +174,9 @@ class Order:
             self._met_before(end, nodes[0]) if len(nodes) == 1 else None
             for (_, end), nodes in zip(ranges, entering, strict=True)
         ]
-        return _walked.put(entering, (self.nodes, self.ring[0], ranges, asked, found))[4]
+        if len(ranges) <= _WALKED_MAX:
+            _walked.put(entering, (self.nodes, self.ring[0], ranges, asked, found))
+        return found
 
     def _met_before(self, end: Token, node: NodeId) -> set[NodeId] | None:
         """Whom a walk from ``end`` meets before ``node``; None where it is long, or others stand not only at their
