@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
 from pathlib import Path
 
 import pytest
 
-from ringlog.agents.supervise import _env
+from ringlog.agents.supervise import _env, _started
 from ringlog.protocol.roles import ROLES
 from ringlog.runtime.settings import ProcessSettings
 
@@ -33,3 +36,10 @@ def test_each_role_is_shown_at_a_port_of_its_own() -> None:
         str(9400 + place) for place in range(len(ROLES))
     ]
     assert "RINGLOG_METRICS_PORT" not in _env(ProcessSettings(metrics_port=None), "validator")
+
+
+def test_ctrl_c_is_for_the_supervisor_alone() -> None:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    interrupted = "import signal; signal.raise_signal(signal.SIGINT); signal.raise_signal(signal.SIGTERM)"
+    assert _started([sys.executable, "-c", interrupted], dict(os.environ)).wait() == -signal.SIGTERM
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before

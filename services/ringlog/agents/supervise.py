@@ -8,6 +8,7 @@ would not help, an operator must look. SIGTERM and SIGINT stop all of them.
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -59,9 +60,7 @@ def _look(child: _Child, settings: ProcessSettings) -> None:
     now = time.monotonic()
     if child.process is None:
         if not child.halted and now >= child.start_at:
-            child.process = subprocess.Popen(
-                [sys.executable, "-m", "ringlog.agents", child.role], env=_env(settings, child.role)
-            )
+            child.process = _started([sys.executable, "-m", "ringlog.agents", child.role], _env(settings, child.role))
             child.started = now
             _say(f"{child.role} started, process {child.process.pid}")
         return
@@ -77,6 +76,17 @@ def _look(child: _Child, settings: ProcessSettings) -> None:
     child.pause_s = PAUSE_MIN_S if now - child.started >= STEADY_S else min(child.pause_s * 2, PAUSE_MAX_S)
     child.start_at = now + child.pause_s
     _say(f"{child.role} {what}; again in {child.pause_s:.1f} s")
+
+
+def _started(words: list[str], env: dict[str, str]) -> subprocess.Popen[bytes]:
+    """A process without SIGINT: Ctrl-C reaches the terminal's whole group, and is the supervisor's to pass on. One that
+    loads its modules just then would end with a trace.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        return subprocess.Popen(words, env=env)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _stop(children: list[_Child]) -> None:
