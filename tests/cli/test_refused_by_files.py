@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ringlog.cli import main as program
+from ringlog.client.founding import Founding
 from tests.cli.test_commands import nothing_is_known
 
 __all__ = ["nothing_is_known"]
@@ -105,3 +106,15 @@ def test_an_archive_that_is_not_there_is_not_verified(
     for words in (["log", "verify"], ["audit"]):
         assert ended([*words, *where, "--archive", place], monkeypatch) == 1
         assert capsys.readouterr().err.startswith(f"archive_empty: {place} has no segment of a log")
+
+
+def test_a_cluster_that_cannot_be_remembered_is_founded_and_that_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    founding = Founding("an-id", "c", "", 0, here=True, copies=1)
+    monkeypatch.setattr("ringlog.cli.cluster.found_cluster", lambda *_, **__: founding)
+    monkeypatch.setenv("XDG_STATE_HOME", "/proc/ringlog")
+    assert ended(["cluster", "found", "c", "--bootstrap", "b:1"], monkeypatch) == 1
+    said = capsys.readouterr()
+    assert said.out.startswith("cluster c founded on b:1, id an-id\n")
+    assert said.err.startswith("folder_unusable: /proc/ringlog/ringlog: ")

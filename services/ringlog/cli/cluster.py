@@ -16,7 +16,7 @@ from ringlog.cli.cluster_acls import acls
 from ringlog.cli.connection import Bootstrap, Json, broker_of, fail, out, tell_replay
 from ringlog.cli.submitting import asks
 from ringlog.cli.verbs import looks, newest, show_table
-from ringlog.client.founding import found_cluster
+from ringlog.client.founding import Founding, found_cluster
 from ringlog.kernel.commands.features import EnableFeature
 from ringlog.kernel.settings import SETTINGS
 from ringlog.operator import views
@@ -61,20 +61,26 @@ def found_command(
     if broker.redis:
         redis_address(broker.redis)
     founding = found_cluster(brokers, name, dict(parse_settings(settings)), replication=replication, tell=tell_replay)
-    files = {"kafka_config": os.environ.get(VARIABLE, ""), "trust_config": os.environ.get(TRUST_VARIABLE, "")}
-    remember(ClusterContext(brokers, name, broker.redis, cluster_id=founding.cluster_id, **files))
+    try:
+        _say_founded(founding, brokers, as_json)
+    finally:  # where it cannot be remembered, it is founded none the less, and that was said
+        files = {"kafka_config": os.environ.get(VARIABLE, ""), "trust_config": os.environ.get(TRUST_VARIABLE, "")}
+        remember(ClusterContext(brokers, name, broker.redis, cluster_id=founding.cluster_id, **files))
+
+
+def _say_founded(founding: Founding, brokers: str, as_json: bool) -> None:
     if as_json:
         told = {"cluster": founding.name, "cluster_id": founding.cluster_id, "founded_here": founding.here}
         typer.echo(json.dumps(told | {"copies": founding.copies}))
-    elif founding.here:
+        return
+    if founding.here:
         out.print(
             Text.assemble("cluster ", (founding.name, "bold"), f" founded on {brokers}, id {founding.cluster_id}")
         )
     else:
         out.print(Text.assemble("cluster ", (founding.name, "bold"), f" was there already, id {founding.cluster_id}"))
-    if not as_json:
-        one = "1 copy: a broker that loses its disk loses the cluster"
-        out.print(f"each record has {one if founding.copies == 1 else f'{founding.copies} copies'}")
+    one = "1 copy: a broker that loses its disk loses the cluster"
+    out.print(f"each record has {one if founding.copies == 1 else f'{founding.copies} copies'}")
 
 
 @app.command("enable-feature")
