@@ -86,3 +86,26 @@ def test_what_strangers_send_does_not_fill_a_log() -> None:
     assert (first["offset"], first["event"], "so_far" in first) == (0, "unreadable_ack", False)
     assert other["event"] == "unreadable_request"
     assert (again["offset"], again["since_the_last"], again["so_far"]) == (1_600, 1_600, 1_601)
+
+
+class Written(io.StringIO):
+    """Keeps what came in one write."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes: list[str] = []
+
+    def write(self, text: str) -> int:
+        self.writes.append(text)
+        return super().write(text)
+
+
+@pytest.mark.usefixtures("fresh_logs")
+def test_a_line_is_written_with_its_end() -> None:
+    """Else lines of processes that share a file run into one another."""
+    stream = Written()
+    setup_logs("json", stream=stream)
+    structlog.get_logger("t").warning("happened", n=1)
+    (line,) = stream.writes
+    assert json.loads(line)["event"] == "happened"
+    assert line.endswith("}\n")

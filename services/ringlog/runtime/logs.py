@@ -94,6 +94,7 @@ def setup_logs(log_format: LogFormat = "console", level: str = "info", stream: T
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(numbers[level.upper()]),
-        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr if stream is None else stream),
+        # Line and end in one write: several agents share a file, and with PYTHONUNBUFFERED each write is its own.
+        logger_factory=lambda *_: structlog.WriteLogger(sys.stderr if stream is None else stream),
         cache_logger_on_first_use=False,
     )
