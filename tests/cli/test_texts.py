@@ -56,6 +56,11 @@ def test_a_stream_that_is_closed_is_none_of_its_files(closed: str) -> None:
     command = f'exec "$0" -c "{code}" {closed}'
     ended = subprocess.run(["sh", "-c", command, sys.executable], capture_output=True, text=True, check=False)
     assert ended.returncode == 3, ended.stderr
+    child = "[sys.executable, '-c', 'import os; os._exit(os.open(os.devnull, os.O_RDONLY))']"
+    code = f"import subprocess, sys; from ringlog.cli import main; main._streams(); sys.exit(subprocess.call({child}))"
+    command = f'exec "$0" -c "{code}" {closed}'
+    ended = subprocess.run(["sh", "-c", command, sys.executable], capture_output=True, text=True, check=False)
+    assert ended.returncode == 3, "nor does one that a process opens which it starts"
     ended = subprocess.run(
         ["sh", "-c", f'exec "$0" -m ringlog.cli cluster --help {closed}', sys.executable],
         capture_output=True,

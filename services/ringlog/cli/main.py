@@ -222,12 +222,15 @@ def _root(
 
 
 def _streams() -> None:
-    """Have all three: where one was closed, the next file, a journal say, would get its number, and what is printed."""
+    """Have all three: where one was closed, the next file, a journal say, would get its number, and what is printed.
+
+    So do the processes that this one starts.
+    """
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is that
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest free number, which is that
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(number, "w" if number else "r", encoding="utf-8", closefd=False))  # noqa: SIM115
