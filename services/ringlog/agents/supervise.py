@@ -113,4 +113,4 @@ def _env(settings: ProcessSettings, role: str) -> dict[str, str]:
 
 
 def _say(text: str) -> None:
-    print(f"agents: {text}", flush=True)
+    print(f"agents: {text}\n", end="", flush=True)  # one write: the agents write to the same file
