@@ -79,7 +79,7 @@ def truncating(chance: Chance, agents: Sequence[str], readers: Sequence[str], sh
         add(at + 20, at + 300, "crash", chance.pick([*agents, *readers]), 50)
     if chance.happens(0.5):
         add(300, 4_000, "by_size", chance.pick(BY_SIZE))
-    if drawn[0][1] == "archive" and chance.happens(0.5):
+    if drawn[0][1] == "archive" and chance.happens(0.2):
         refused = chance.pick([PlaceAtOnce.ALL, PlaceAtOnce.WRITES])
         add(0, chance.pick([0, 4_000]), "archive_refuses", refused, chance.between(500, 4_000))
     return drawn

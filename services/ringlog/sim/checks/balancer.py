@@ -8,7 +8,8 @@ tablets) begins a new chapter.
 *Each plan.* Its instance acts. On the state of the epoch that it was made on, with what ran done: nothing was paused
 and no operation waited, no replica leaves its datacenter or fills a rack, and a host or shard that gives one stays as
 loaded as the one that gets it, unless it is drained, has more of the table, or siblings meet. Loads are bytes of nodes
-that reported, or counts: plans made on either are right.
+that reported, or counts: plans made on either are right, and so are those made on a report from before somebody gave a
+node its capacity.
 
 *Any migration.* No operation is in flight but those that wait for a drain, no rack is filled, and no limit
 on streaming is passed by what is new.
@@ -24,6 +25,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from ringlog.kernel.balance.source import UNKNOWN_CAPACITY
 from ringlog.kernel.commands.tablets import MigrateTablets, TabletMigration
 from ringlog.kernel.operations.gates import parting
 from ringlog.kernel.outcome import Entry
@@ -31,6 +33,7 @@ from ringlog.kernel.settings import setting
 from ringlog.kernel.state import ClusterState, Node, in_order
 from ringlog.kernel.tablets.map import Tablet
 from ringlog.protocol.balancer import ROLE
+from ringlog.protocol.load_reports import SHARD_BYTES
 from ringlog.sim.balancing import LIMITS
 from ringlog.sim.broker import LOAD
 from ringlog.sim.checks.base import Check
@@ -54,12 +57,14 @@ CLOCK_AHEAD_US = 60_000_000
 class ModelledPlacement:
     """Where each replica is, or will be when what runs is done, and what hosts and shards weigh.
 
-    ``by``: ``bytes`` or ``count``; loads are in proportion to shards, since no node has a capacity.
+    ``by``: ``bytes`` or ``count``; loads are in proportion to what nodes can hold. ``told``: False: as before somebody
+    gave a node its capacity.
     """
 
-    def __init__(self, state: ClusterState, by: str) -> None:
+    def __init__(self, state: ClusterState, by: str, told: bool = True) -> None:
         self.state = state
         self.by = by
+        self.rooms = {node.id: _room(state, node, by, told) for node in state.nodes.values()}
         self.places: dict[tuple[str, int], list[Place]] = {}
         self.hosts: Counter[str] = Counter()
         self.shards: Counter[Place] = Counter()
@@ -81,15 +86,15 @@ class ModelledPlacement:
         """True if the giver is as loaded as the getter when that much has moved."""
         if source[0] == target[0]:
             return self.shards[source] - size >= self.shards[target] + size
-        ours, theirs = self.state.nodes[source[0]].shards, self.state.nodes[target[0]].shards
+        ours, theirs = self.rooms[source[0]], self.rooms[target[0]]
         return (self.hosts[source[0]] - size) * theirs >= (self.hosts[target[0]] + size) * ours
 
     def differs(self, source: Place, target: Place) -> bool:
         """True if the loads differ by more than is left alone."""
         more, less = self.shards[source], self.shards[target]
         if source[0] != target[0]:
-            more = self.hosts[source[0]] * self.state.nodes[target[0]].shards
-            less = self.hosts[target[0]] * self.state.nodes[source[0]].shards
+            more = self.hosts[source[0]] * self.rooms[target[0]]
+            less = self.hosts[target[0]] * self.rooms[source[0]]
         most = setting(self.state, "balance_threshold_permille") if self.by == "bytes" else 0
         return more > less and (more - less) * 1000 >= more * most
 
@@ -130,13 +135,13 @@ class ModelledPlacement:
         racks: Counter[str] = Counter()
         for one in self.state.nodes.values():
             if one.datacenter == node.datacenter and _serves(one):
-                racks[one.rack] += one.shards
+                racks[one.rack] += self.rooms[one.id]
         there = [node_ for (name, _), places in self.places.items() if name == table for node_, _ in places]
         replicas = sum(self.state.nodes[one].datacenter == node.datacenter for one in there)
         count = self.state.tablets[table].count
         least, most = replicas // (count * len(racks)) * count, -(-replicas // (count * len(racks))) * count
         in_rack = max(least, min(most, replicas * racks[node.rack] // sum(racks.values())))
-        return in_rack * node.shards // racks[node.rack] + 1
+        return in_rack * self.rooms[node.id] // racks[node.rack] + 1
 
 
 class BalancerCheck(Check):
@@ -179,7 +184,7 @@ class BalancerCheck(Check):
     # --------------------------------------------------------------------------------------------- each plan
 
     def _planned(self, state: ClusterState, command: MigrateTablets) -> None:
-        views = [ModelledPlacement(state, "bytes"), ModelledPlacement(state, "count")]
+        views = [ModelledPlacement(state, by, told) for by in ("bytes", "count") for told in (True, False)]
         for move in command.migrations:
             where = f"{move.table}/{move.tablet}"
             if any(pause.scope == "balancing" and _is_of(pause.of, move.table) for pause in state.pauses.values()):
@@ -360,6 +365,15 @@ def _nodes_of(tablet: Tablet) -> set[str]:
     """The nodes that have a tablet, or are to have it."""
     coming = () if tablet.transition is None else tablet.transition.next
     return {one.node for one in (*tablet.replicas, *coming)}
+
+
+def _room(state: ClusterState, node: Node, by: str, told: bool) -> int:
+    """What a node can hold, in a unit of its datacenter."""
+    peers = [one for one in state.nodes.values() if one.datacenter == node.datacenter]
+    if by == "bytes":
+        return node.capacity if told and node.capacity != UNKNOWN_CAPACITY else node.shards * SHARD_BYTES
+    is_known = told and all(one.capacity != UNKNOWN_CAPACITY for one in peers)
+    return node.capacity if is_known else node.shards
 
 
 def _is_of(of: str, table: str) -> bool:
