@@ -216,7 +216,8 @@ def test_a_running_cluster_is_upgraded_process_by_process(world: World) -> None:
     assert world.client.ask({"command": "Noop"})["answer"] == "AppliedResult"
     world.agree()
     assert all(map(is_known, world.entries()))
-    assert all("unknown_command: kind UpdateNode" in node.log.read_text() for node in world.nodes.values())
+    for node in world.nodes.values():
+        until(lambda node=node: "unknown_command: kind UpdateNode" in node.log.read_text(), "a node to be refused")
     assert not any(node.is_dead() for node in world.nodes.values())
 
     last.stop()
