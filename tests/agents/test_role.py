@@ -110,6 +110,9 @@ class Asking(AskingThread):
 
     role = "asking"
 
+    def ask(self) -> None:
+        """Nothing."""
+
 
 def test_who_asks_the_validator_is_not_woken_for_an_epoch_that_changes_nothing(tmp_path: Path) -> None:
     log = MemoryLog()

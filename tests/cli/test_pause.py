@@ -4,44 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
-from typer.testing import CliRunner
 
-from ringlog.cli import submitting
-from ringlog.cli.main import app
-from ringlog.client.client import Client, Logs
-from ringlog.client.founding import found
-from ringlog.log.memory import MemoryLog
-from ringlog.log.replica import LogReplica
+from ringlog.client.client import Client
 from ringlog.operator import views
 from ringlog.operator.words import pause_words
-from tests.cli.test_zone import Authoring
+from tests.cli.authoring import authoring, run
 
 
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
     """An empty cluster; the command line uses this client."""
-    metadata = MemoryLog("tests.metadata")
-    with LogReplica(metadata) as replica:
-        found(metadata, replica, "tests", {})
-    logs = Logs(metadata, MemoryLog("tests.requests"), MemoryLog("tests.results"))
-    with Authoring("", "tests", "cli", logs=logs) as client:
-
-        @contextmanager
-        def connected(_: object) -> Iterator[Client]:
-            yield client
-
-        monkeypatch.setattr(submitting, "connect", connected)
+    with authoring(monkeypatch) as client:
         yield client
-
-
-def run(*words: str) -> tuple[int, str, str]:
-    """(exit status, standard output, standard error)."""
-    ended = CliRunner().invoke(app, [*words, "--bootstrap", "b:1", "--cluster", "tests"])
-    assert ended.exception is None or isinstance(ended.exception, SystemExit), ended.exception
-    return ended.exit_code, ended.stdout, ended.stderr
 
 
 def paused(client: Client) -> list[str]:

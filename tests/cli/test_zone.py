@@ -4,63 +4,39 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
-from ringlog.cli import submitting, verbs, zone
+from ringlog.cli import zone
 from ringlog.cli.main import app
-from ringlog.client.client import Client, Logs
-from ringlog.client.founding import found
-from ringlog.client.results import Submitted
+from ringlog.client.client import Client
 from ringlog.kernel.commands.nodes import DeclareDown
 from ringlog.kernel.commands.rebalances import SwitchStable, TriggerRebalance
 from ringlog.kernel.commands.zones import SetDataNodes
 from ringlog.kernel.encoding import digest
-from ringlog.kernel.values import Command
 from ringlog.kernel.zones.model import NEVER, ZonePartition
-from ringlog.log.memory import MemoryLog
-from ringlog.log.replica import LogReplica
 from ringlog.wire.ids import time_of
+from tests.cli.authoring import authoring
+from tests.cli.authoring import run as authoring_run
 from tests.kernel.zones.scenes import ids, letter, partition
 from tests.tidy.files import ROOT
-
-
-class Authoring(Client):
-    """A client that decides what it submits by itself: no agents run here."""
-
-    def submit(self, command: Command, **_: Any) -> Submitted:
-        return self.direct.submit(command)
 
 
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
     """Four nodes, of which C has a disk of its own kind; the command line uses this client."""
-    metadata = MemoryLog("tests.metadata")
-    with LogReplica(metadata) as replica:
-        found(metadata, replica, "tests", {})
-    logs = Logs(metadata, MemoryLog("tests.requests"), MemoryLog("tests.results"))
-    with Authoring("", "tests", "cli", logs=logs) as client:
+    with authoring(monkeypatch) as client:
         for name in "ABCD":
             client.submit(letter(name, features=("ssd",) if name == "C" else ()))
-
-        @contextmanager
-        def connected(_: object) -> Iterator[Client]:
-            yield client
-
-        monkeypatch.setattr(submitting, "connect", connected)
-        monkeypatch.setattr(verbs, "connect", connected)
         monkeypatch.setattr(zone, "said", lambda *_: {})
         yield client
 
 
 def run(*words: str) -> tuple[int, str, str]:
-    """(exit status, standard output, standard error) of ``ringlog zone``."""
-    ended = CliRunner().invoke(app, ["zone", *words, "--bootstrap", "b:1", "--cluster", "tests"])
-    assert ended.exception is None or isinstance(ended.exception, SystemExit), ended.exception
-    return ended.exit_code, ended.stdout, ended.stderr
+    """As ``authoring.run``, of ``ringlog zone``."""
+    return authoring_run("zone", *words)
 
 
 def shown(*words: str) -> Any:

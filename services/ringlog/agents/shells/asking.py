@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import replace
 
 from ringlog.agents.shells.role import RoleThread
@@ -43,9 +44,9 @@ class AskingThread(RoleThread):
         finally:
             self._client.close()
 
+    @abstractmethod
     def ask(self) -> None:
         """Perform the role's protocol."""
-        raise NotImplementedError
 
     def _accept(self) -> None:
         self._client.start()

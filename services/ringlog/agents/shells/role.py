@@ -290,7 +290,9 @@ class RoleThread(ABC):
     ) -> None:
         if after is not before:
             self._snapshots.folded(before, after, offset)
-            if self._folded or not self.is_news(before, after):
+            if not self.is_news(before, after):
+                return
+            if self._folded:
                 return  # nobody has taken that yet, and who does looks at the newest state afterwards
             with self._news:
                 self._folded = True

@@ -1,0 +1,51 @@
+"""The command line on a log in memory, without agents: what it submits is decided at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from ringlog.cli import submitting, verbs
+from ringlog.cli.main import app
+from ringlog.client.client import Client, Logs
+from ringlog.client.founding import found
+from ringlog.client.results import Submitted
+from ringlog.kernel.values import Command
+from ringlog.log.memory import MemoryLog
+from ringlog.log.replica import LogReplica
+
+
+class Authoring(Client):
+    """A client that decides what it submits by itself: no agents run here."""
+
+    def submit(self, command: Command, **_: Any) -> Submitted:
+        return self.direct.submit(command)
+
+
+@contextmanager
+def authoring(monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
+    """The client of an empty cluster, which the command line uses."""
+    metadata = MemoryLog("tests.metadata")
+    with LogReplica(metadata) as replica:
+        found(metadata, replica, "tests", {})
+    logs = Logs(metadata, MemoryLog("tests.requests"), MemoryLog("tests.results"))
+    with Authoring("", "tests", "cli", logs=logs) as client:
+
+        @contextmanager
+        def connected(_: object) -> Iterator[Client]:
+            yield client
+
+        for user in (submitting, verbs):
+            monkeypatch.setattr(user, "connect", connected)
+        yield client
+
+
+def run(*words: str) -> tuple[int, str, str]:
+    """(exit status, standard output, standard error) of ``ringlog`` with these words."""
+    ended = CliRunner().invoke(app, [*words, "--bootstrap", "b:1", "--cluster", "tests"])
+    assert ended.exception is None or isinstance(ended.exception, SystemExit), ended.exception
+    return ended.exit_code, ended.stdout, ended.stderr
