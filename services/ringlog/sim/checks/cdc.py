@@ -20,9 +20,9 @@ from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, UnreadableEntry
 from ringlog.kernel.ring.murmur3 import token_of
 from ringlog.kernel.state import ClusterState, Generation, Table, in_order
 from ringlog.kernel.values import Micros
-from ringlog.sim.actors.consumer import name_of
 from ringlog.sim.broker import CDC, DEAD, MUTATIONS, Partition, SimRecord
 from ringlog.sim.checks.base import Check
+from ringlog.sim.checks.delivered import Name, Place, faults_of
 from ringlog.sim.checks.judge import Reaches, VerdictTimes, judged, stream_for, window_of
 from ringlog.sim.memo import cached_mutation
 from ringlog.sim.world import SECOND, SimHost
@@ -31,12 +31,6 @@ from ringlog.wire.records import CdcRow, DeadLetter, Mutation
 
 if TYPE_CHECKING:
     from ringlog.sim.simulation import Simulation
-
-Place = tuple[int, int]
-"""(partition, offset)."""
-
-Name = tuple[int, int, Micros, int]
-"""Of a row: partition and offset of its write, timestamp, number among its write's rows of that timestamp."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -425,7 +419,9 @@ class Cdc(Check):
                 self.sim.broken("cdc_letters", f"{place} should be refused as {expected}, not {reason!r}")
         for name, (_, row) in sorted(self._rows.items()):
             self._compare(name[:2], row, generations)
-        self._consumer()
+        seen = {name: row for name, (_, row) in self._rows.items()}
+        for fault in faults_of(self.sim.shared["consumer"].stored, seen, self._complete):
+            self.sim.broken("cdc_consumer", fault)
 
     def _missing(self, place: Place, reason: str) -> None:
         if reason or not self.sim.shared["job"].refused:
@@ -444,34 +440,6 @@ class Cdc(Check):
             self.sim.broken("cdc_letters", f"{place} was refused as of a closed generation, and was there before")
         if not any(closing.skewed for closing in closings):
             self.sim.broken("cdc_letters", f"{place} was refused as of a closed generation by a right clock")
-
-    def _consumer(self) -> None:
-        """The consumer has every row once, in order, and none came after it had left the generation."""
-        stored = self.sim.shared["consumer"].stored
-        # What is repeated of a write that is not whole yet comes before it is delivered.
-        late = [row for row in stored.late if name_of(row) not in stored.names]
-        if late:
-            self.sim.broken("cdc_consumer", f"a row of {late[0].generation} was taken for a repetition: {late[0]}")
-        rows = [(row.mutation_id, row.timestamp, row.batch_seq_no) for row in stored.delivered]
-        got = {row.mutation_id for row in stored.delivered}
-        # What a job has begun to write that was refused for good is never whole: nobody delivers a part of it.
-        whole = (row for name, (_, row) in self._rows.items() if name[:2] in self._complete)
-        wanted = {row.mutation_id for row in whole if row.generation <= stored.entered}
-        if len(set(rows)) != len(rows) or got != wanted:
-            self.sim.broken(
-                "cdc_consumer", f"the consumer has {len(rows)} rows of {len(got)} writes, wanted {len(wanted)}"
-            )
-        # Of the copies of a write in the source the rows of one were delivered, all of them.
-        places = {(row.source_partition, row.source_offset) for row in stored.delivered}
-        if len(rows) != sum(name[:2] in places for name in self._rows):
-            self.sim.broken("cdc_consumer", "the consumer has a part of a write")
-        last: dict[tuple[bytes, tuple[bytes, ...]], Place] = {}
-        generation = -1
-        for row in stored.delivered:
-            place, key = (row.source_partition, row.source_offset), (row.stream_id, row.partition_key)
-            if row.generation < generation or place < last.get(key, (-1, -1)):
-                self.sim.broken("cdc_consumer", f"the consumer got the row of {place} out of order")
-            generation, last[key] = row.generation, place
 
     def _expected(self, place: Place, decision: DecidedMutation, generations: Sequence[Generation]) -> str:
         record, mutation = self._mutation(place)
