@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import pytest
+from confluent_kafka.admin import AdminClient, BrokerMetadata, ClusterMetadata
 
 from ringlog.kernel.changes import CHANGE_TOPICS
 from ringlog.log.errors import CopiesUndecided, TopicMisconfigured
-from ringlog.log.topics import ANY_CLOCK, METADATA, TOPICS, FoundTopic, TopicProfile, _check, chosen, least_insync
+from ringlog.log.topics import (
+    ANY_CLOCK,
+    METADATA,
+    TOPICS,
+    FoundTopic,
+    TopicProfile,
+    _check,
+    chosen,
+    least_insync,
+    profile_of,
+)
 
 
 @pytest.mark.parametrize(
@@ -28,6 +39,27 @@ def test_copies_that_are_clear(up: int, others: int, wanted: int | None, copies:
 def test_a_broker_that_is_down_makes_no_cluster_of_single_copies(up: int, others: int, wanted: int | None) -> None:
     with pytest.raises(CopiesUndecided, match="--replication"):
         chosen(up, others, wanted)
+
+
+class LateHeartbeats(AdminClient):
+    """Of one broker, which answers, but is up for the controller at the third look only."""
+
+    def __init__(self) -> None:
+        super().__init__({"bootstrap.servers": "127.0.0.1:1", "log_level": 2})
+        self.looks = 0
+
+    def list_topics(self, *_: object, **__: object) -> ClusterMetadata:
+        self.looks += 1
+        known = ClusterMetadata()
+        known.topics = {}
+        known.brokers = {} if self.looks < 3 else {1: BrokerMetadata()}
+        return known
+
+
+def test_a_broker_that_answers_and_is_not_up_yet_is_waited_for() -> None:
+    admin = LateHeartbeats()
+    assert profile_of(admin, "t") == TopicProfile(1, 1)
+    assert admin.looks == 3
 
 
 def checked(copies: int, insync: str, **changed: str) -> None:

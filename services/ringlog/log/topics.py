@@ -27,7 +27,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ClusterMetadata,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
 
 from ringlog.kernel.changes import CHANGE_TOPICS
 from ringlog.log.errors import CopiesUndecided, LogUnavailable, TopicMisconfigured, TopicMissing
@@ -158,7 +166,7 @@ def profile_of(admin: AdminClient, cluster: str, wanted: int | None = None, name
 
     Raises CopiesUndecided, LogUnavailable.
     """
-    known = _call(admin.list_topics, timeout=REQUEST_TIMEOUT_S)
+    known = _with_brokers(admin)
     up = len(known.brokers)
     metadata = known.topics.get(topic_name(cluster, METADATA.suffix))
     if wanted is None and metadata is not None and metadata.partitions:
@@ -166,6 +174,18 @@ def profile_of(admin: AdminClient, cluster: str, wanted: int | None = None, name
         return TopicProfile(copies, copies // 2 + 1)
     holders = {one for topic in known.topics.values() for part in topic.partitions.values() for one in part.replicas}
     return chosen(up, max(len(holders.difference(known.brokers)), named - up, 0), wanted)
+
+
+def _with_brokers(admin: AdminClient) -> ClusterMetadata:
+    """What there is. Who answers counts as down where the controller missed its heartbeats: it is up again soon."""
+    deadline = time.monotonic() + REQUEST_TIMEOUT_S
+    while True:
+        known: ClusterMetadata = _call(admin.list_topics, timeout=REQUEST_TIMEOUT_S)
+        if known.brokers:
+            return known
+        if time.monotonic() >= deadline:
+            raise LogUnavailable("a broker answers, but the controller counts none as up", "try again")
+        time.sleep(LOOK_AGAIN_S)
 
 
 def chosen(up: int, others: int, wanted: int | None = None) -> TopicProfile:
