@@ -1,4 +1,4 @@
-"""For every test: the quick ones first, those that start real processes after them, those with Spark last."""
+"""For every test: in which order they run, and which process has which of them."""
 
 from __future__ import annotations
 
@@ -27,8 +27,10 @@ setup_logs()
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Sorts by what a test needs (the order within a file stays): what is cheap to find out is found out first.
 
-    Where several processes share the tests, those with Spark come before the other real processes, of these the files
-    with slow tests first, then those with many: the longest pieces that cannot be divided must not be left for the end.
+    Where several processes share the tests, those that share a Spark session begin at once: one process has them all,
+    and needs most of the time that there is. Then the quick ones, what has a Spark of its own, and the other real
+    processes, of these the files with slow tests first, then those with many: what is long and cannot be divided must
+    not be left for the end.
     """
     for item in items:
         left_out = item.get_closest_marker("soak")
@@ -36,10 +38,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             raise pytest.UsageError(f"{item.nodeid}: what holds its promise in `make test`?")
     shared = hasattr(config, "workerinput")
     spark, slow, system = (1, 2, 3) if shared else (2, 1, 1)
+    at_once = {path for path in {item.path for item in items} if shared and _shares_a_session(path)}
     long = {item.path for item in items if item.get_closest_marker("slow")}
     tests = Counter(item.path for item in items)
 
     def costs(item: pytest.Item) -> tuple[int, int]:
+        if item.path in at_once:
+            return -1, 0
         if item.get_closest_marker("spark"):
             return spark, 0
         if not item.get_closest_marker("system"):
