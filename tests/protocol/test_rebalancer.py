@@ -12,6 +12,8 @@ import pytest
 from ringlog.kernel.commands.cluster import ChangeSettings
 from ringlog.kernel.commands.nodes import DeclareUp, UnregisterNode
 from ringlog.kernel.commands.rebalances import CancelRebalance, FinishCancel, ResetPartitions
+from ringlog.kernel.commands.recovery import EnterRecovery, LeaveRecovery
+from ringlog.kernel.commands.tablets import MigrateTablets
 from ringlog.kernel.commands.zones import AlterZone, SetDataNodes
 from ringlog.kernel.history import state_id_at
 from ringlog.kernel.state import ClusterState
@@ -28,6 +30,7 @@ from ringlog.protocol.zone_groups import COPY, Words, awaited, not_returned, ses
 from ringlog.wire.ids import time_of
 from ringlog.wire.records import NodeAck
 from tests.kernel.entries import applied
+from tests.kernel.zones.placed import with_data
 from tests.kernel.zones.scenes import (
     NoRows,
     done,
@@ -38,6 +41,7 @@ from tests.kernel.zones.scenes import (
     partition,
     reset,
     shown,
+    to,
     tried,
     trigger,
     with_zone,
@@ -459,3 +463,19 @@ def test_what_waits_for_a_dead_node_is_told() -> None:
     assert [(one.subject, one.kind, one.code) for one in driver.noted[-1].found] == [
         ("z/0", "SwitchStable", "gate_not_met")
     ]
+
+
+def test_tablets_that_a_recovery_held_up_move_when_it_is_over() -> None:
+    """Nothing else of the state changes with its end."""
+    begun = done(to(with_data("ABC", "D", partitions=1, replicas=3), "ABD"), EnterRecovery("damaged", "ops"))
+
+    class Recovering(Driver):
+        def _acks(self) -> list[tuple[int, NodeAck]]:
+            if len(self.waits) == 10:
+                assert not self.asked, "a recovery goes on"
+                self.state = done(self.state, LeaveRecovery("mended", "ops"))
+            return list(enumerate(acks_of(self.state, "ABCD").values(), start=100 * len(self.waits)))
+
+    driver = Recovering(begun)
+    driver.run()
+    assert [type(one.proposal.command) for one in driver.asked] == [MigrateTablets]

@@ -24,8 +24,8 @@ from ringlog.protocol.role import Accept, Look
 from ringlog.protocol.zone_groups import words_of
 from ringlog.protocol.zone_rest import NOTHING_RESTS
 
-_PARTS = ("settings", "nodes", "zones", "zone_partitions", "keyspaces")
-"""What a proposal depends on, beside words and timers."""
+_PARTS = ("settings", "nodes", "zones", "zone_partitions", "keyspaces", "pauses", "recoveries")
+"""What a proposal depends on, beside words and timers; what a recovery holds up goes on when it is over."""
 _DATA_PARTS = (*_PARTS, "tables", "operations", "tablets")
 """The same where a zone places a keyspace."""
 
