@@ -376,6 +376,28 @@ def test_what_dangles_is_found(name: str, plant: Callable[[ClusterState], Cluste
     assert not any("cannot be checked" in one.detail for one in found), found
 
 
+def _placed_by(state: ClusterState, keyspace: str, **replication: Any) -> ClusterState:
+    found = state.keyspaces[keyspace]
+    other = replace(found, replication=replace(found.replication, **replication))
+    return replace(state, keyspaces=state.keyspaces.set(keyspace, other))
+
+
+def test_a_keyspace_that_alone_has_changed_breaks_what_it_places() -> None:
+    in_tablets = lives()["moving"]
+    assert "cut" in _broken(violations(_placed_by(in_tablets, "cut", strategy="simple"), in_tablets))
+    zones = applied(lives()["placed"], CreateZone("y", (JOINING,), 2, 1))
+    assert "zone_tablets" in _broken(violations(_placed_by(zones, "placed", zone="y"), zones))
+
+
+def test_a_name_is_never_another_node_s() -> None:
+    sound = lives()["quiet"]
+    (known,) = (one for one in sound.nodes.values() if one.id == JOINING)
+    nodes = sound.nodes.delete(JOINING).set(NODES[4], replace(known, id=NODES[4]))
+    other = replace(sound, nodes=nodes, node_names=sound.node_names.set(known.name, NODES[4]))
+    assert "names" in _broken(violations(other, sound))
+    assert "names" not in _broken(violations(other))
+
+
 @pytest.mark.parametrize("part", ["placements", "operations", "nodes", "history", "generations"])
 def test_the_look_never_raises(part: str) -> None:
     garbage: Any = 7

@@ -41,7 +41,11 @@ def identity(state: ClusterState, known: ClusterState) -> Details:
         yield f"the cluster {known.cluster_id} became {state.cluster_id}"
 
 
-@invariant("the history holds exactly the last epochs, at most as many as are set, and its indexes say so", "history")
+@invariant(
+    "the history holds exactly the last epochs, at most as many as are set, and its indexes say so",
+    "history",
+    "settings",
+)
 def history(state: ClusterState, known: ClusterState) -> Details:
     """Of the entries that are new the contents, of all the numbers."""
     memory = state.history
@@ -129,6 +133,9 @@ def names(state: ClusterState, known: ClusterState) -> Details:
     yield from (f"{name} is kept as {key}" for key, node in in_order(state.nodes) if (name := node.id) != key)
     if lost := sorted(set(known.node_names) - set(state.node_names)):
         yield f"the name {lost[0]} is forgotten"
+    else:
+        others = [name for name, node in known.node_names.items() if state.node_names[name] != node]
+        yield from (f"the name {name} is another node's" for name in sorted(others))
 
 
 @invariant("a node has tokens, in order, if and only if its state is one of those that own some", "nodes")

@@ -32,7 +32,10 @@ def _new_tablets(state: ClusterState, known: ClusterState) -> Iterator[tuple[Tab
 
 
 @invariant(
-    "a table of a keyspace in tablets has tablets of its own or shares them, no other has any", "tablets", "tables"
+    "a table of a keyspace in tablets has tablets of its own or shares them, no other has any",
+    "tablets",
+    "tables",
+    "keyspaces",
 )
 def cut(state: ClusterState, known: ClusterState) -> Details:
     """Tables against maps."""

@@ -143,7 +143,7 @@ def zone_keyspaces(state: ClusterState, known: ClusterState) -> Details:
         elif zone is not None:
             placed[name] = zone
     for name, tablets in sorted(state.tablets.items()) if placed else ():
-        cutter = placed.get(state.tables[name].keyspace)
+        cutter = placed.get(_keyspace_of(name))
         if cutter is not None and (tablets.count != cutter.partitions or tablets.resize is not None):
             yield f"{name} has {tablets.count} tablets, {cutter.name} has {cutter.partitions} partitions"
 
@@ -151,15 +151,16 @@ def zone_keyspaces(state: ClusterState, known: ClusterState) -> Details:
 @invariant(
     "a tablet of a zone has its replicas (but in a salvage), and is to have them, on nodes that its partition has, had "
     "at rest, or goes to",
+    "keyspaces",
     "tablets",
     "zone_partitions",
 )
 def zone_tablets(state: ClusterState, known: ClusterState) -> Details:
-    """Tablets against the configurations of their partitions, where one of both is new."""
-    placed = {name: one.replication.zone for name, one in state.keyspaces.items() if one.replication.zone}
+    """Tablets against the configurations of their partitions, where one of both is new, or the zone is another."""
+    placed, was = _zones_of(state), _zones_of(known)
     for name, tablets in sorted(state.tablets.items()) if placed else ():
-        zone = placed.get(state.tables[name].keyspace, "")
-        before = known.tablets.get(name)
+        zone = placed.get(_keyspace_of(name), "")
+        before = known.tablets.get(name) if zone == was.get(_keyspace_of(name)) else None
         for number in range(tablets.count) if zone else ():
             key = partition_key(zone, number)
             partition = state.zone_partitions[key]
@@ -174,6 +175,15 @@ def zone_tablets(state: ClusterState, known: ClusterState) -> Details:
             outside = {one.node for one in (*have, *to)} - there
             if outside:
                 yield f"{name}/{number} is on {sorted(outside)}, {key} is not"
+
+
+def _zones_of(state: ClusterState) -> dict[str, str]:
+    """Keyspace to the zone that places it."""
+    return {name: one.replication.zone for name, one in state.keyspaces.items() if one.replication.zone}
+
+
+def _keyspace_of(table: str) -> str:
+    return table.partition(".")[0]
 
 
 INVARIANTS = (
