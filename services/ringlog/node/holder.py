@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from ringlog.kernel.balance.model import READS, WRITES
-from ringlog.kernel.generations.admission import AdmissionRules, rules_of, used, verdict
+from ringlog.kernel.generations.admission import RULED_BY, AdmissionRules, rules_of, used, verdict
 from ringlog.kernel.generations.statements import TableShape
 from ringlog.kernel.generations.verdicts import SchemaHistory
 from ringlog.kernel.ownership.placements import placement_of_keyspace
@@ -63,8 +63,6 @@ HELD = "held"
 UNREADABLE = "unreadable"
 """The verdict on bytes that are no write."""
 _version_of = maker_of(RowVersion)
-RULED_BY = ("cluster_id", "tables", "generations", "settings", "settled", "table_lives")
-"""The parts of the state that writes are judged by. Most epochs change none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Final, Protocol
 
 from ringlog.kernel.generations import statements
 from ringlog.kernel.generations.acceptance import RefusedWrite, accept
@@ -68,6 +68,11 @@ class JudgedWrite(statements.WriteLike, NamedVersion, Protocol):
     def partition_key(self) -> tuple[bytes | None, ...]: ...
 
 
+_UNSETTLED: Final = ("cluster_id", "tables", "table_lives", "generations", "settings")
+RULED_BY: Final = (*_UNSETTLED, "settled")
+"""What of the state ``rules_of`` reads. Most epochs change none of it."""
+
+
 @dataclass(frozen=True, slots=True)
 class AdmissionRules:
     """What the rules depend on beside the write: made once an epoch.
@@ -97,9 +102,12 @@ def rules_of(state: ClusterState, before: tuple[ClusterState, AdmissionRules] | 
     are the same objects is not worked out again, and nothing but the history where only what is settled differs.
     """
     other, known = before or (state, AdmissionRules())
-    others = ("cluster_id", "tables", "table_lives", "generations", "settings")
     is_same = state.settled.lowered == other.settled.lowered
-    if known.history is not None and is_same and all(getattr(state, part) is getattr(other, part) for part in others):
+    if (
+        known.history is not None
+        and is_same
+        and all(getattr(state, part) is getattr(other, part) for part in _UNSETTLED)
+    ):
         return replace(known, history=resettled(known.history, state))
     return AdmissionRules(
         cluster_id=state.cluster_id,

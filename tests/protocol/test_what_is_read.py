@@ -1,0 +1,123 @@
+"""Who looks again only where some parts of the state have changed names all the parts that the look reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import cache
+
+import pytest
+
+from ringlog.kernel.balance.advice import advise
+from ringlog.kernel.balance.reports import Reports
+from ringlog.kernel.commands.movements import Leave
+from ringlog.kernel.commands.recovery import EnterRecovery
+from ringlog.kernel.generations.admission import RULED_BY, rules_of
+from ringlog.kernel.invariants.check import INVARIANTS
+from ringlog.kernel.invariants.shape import Invariant
+from ringlog.kernel.state import EMPTY_STATE, ClusterState
+from ringlog.node.holder import Holder
+from ringlog.node.registers import PLACED_BY, RegisterReplica, lost_under
+from ringlog.protocol import balancer, data_nodes, rebalancer
+from ringlog.protocol.balancer import complaints, proposals
+from ringlog.protocol.data_nodes import Timers, due, followed
+from ringlog.protocol.rebalancer_core import RebalancerView, propose, refusals, rest_of
+from tests.kernel.balance.test_advice import PILED
+from tests.kernel.entries import NODES, applied
+from tests.kernel.reads import parts_read, unnoted_copies
+from tests.kernel.test_invariants import PLANTED, lives
+from tests.kernel.zones.placed import said, with_data, zone_only
+from tests.kernel.zones.scenes import done, down, ids, to
+
+BESIDE = {
+    "order": {"nodes", "operations"},  # where somebody stands who comes matters once he is in a group
+    "canonical": {"keyspaces", "nodes", "operations"},  # ``placed`` and ``views`` look at what these change
+    "zone_values": {"nodes"},  # none is ever forgotten (``names``)
+    "zone_steps": {"nodes"},
+    "service_goal": {"nodes"},
+}
+"""What an invariant reads, and need not look again for."""
+
+OTHERWISE = {"terms", "service"}
+"""What a plan reads, and need not be made again for: an agent ends with its term; who is to leave gets no new place in
+the metadata service.
+"""
+
+
+@cache
+def zoned() -> tuple[ClusterState, ...]:
+    """Zones without and with data: at rest, on their way, while a node is down, in a recovery, while one leaves."""
+    found = []
+    for make in (zone_only, with_data):
+        rest = make("ABC", "D", partitions=1, replicas=2)
+        way = to(rest, "BCD")
+        found += [rest, way, done(way, *down("D")), done(way, EnterRecovery("damaged", "ops"))]
+        found.append(done(rest, Leave(ids("A")[0])))
+    return tuple(found)
+
+
+def draining() -> ClusterState:
+    """A node that leaves has tablets."""
+    return applied(lives()["moving"], Leave(NODES[0]))
+
+
+def read(states: Iterable[ClusterState], look: Callable[[ClusterState], object]) -> set[str]:
+    return set().union(*(parts_read(state, look) for state in states))
+
+
+@pytest.mark.parametrize("one", INVARIANTS, ids=lambda one: one.name)
+def test_an_invariant_is_looked_at_again_for_all_that_it_reads(one: Invariant) -> None:
+    where, plant = PLANTED[one.name]
+
+    def look(state: ClusterState) -> None:
+        for known in (EMPTY_STATE, lives()["quiet"]):
+            list(one.check(state, known))
+
+    assert read([*lives().values(), plant(lives()[where])], look) - one.parts == BESIDE.get(one.name, set())
+
+
+def test_the_balancer_plans_again_for_all_that_it_reads() -> None:
+    def look(state: ClusterState) -> None:
+        advice = advise(state, {})
+        proposals(state, advice)
+        list(complaints(state, advice, Reports()))
+
+    assert read([*lives().values(), PILED, *zoned(), draining()], look) - OTHERWISE == set(balancer._PARTS)
+
+
+def test_the_rebalancer_looks_again_for_all_that_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    unnoted_copies(monkeypatch)
+
+    def look(state: ClusterState) -> None:
+        timers = followed(Timers(), state)
+        known = RebalancerView(state, said(state), due(timers, state, 10**18))
+        rest_of(known)
+        propose(known)
+        list(refusals(known))
+
+    states = [*lives().values(), *zoned()]
+    with_tables = [one for one in states if any(keyspace.replication.zone for keyspace in one.keyspaces.values())]
+    assert read(with_tables, look) - OTHERWISE == set(rebalancer._DATA_PARTS)
+    without = [one for one in zoned() if one not in with_tables]
+    of_the_balancer = {"operations", "tables", "tablets"}
+    assert read(without, look) - OTHERWISE - of_the_balancer == set(rebalancer._PARTS)
+
+
+def test_timers_are_followed_for_all_that_they_follow_from() -> None:
+    assert read(zoned(), lambda state: followed(Timers(), state)) == set(data_nodes._PARTS)
+
+
+def test_the_rules_of_writes_are_made_again_for_all_that_they_read() -> None:
+    cluster = {"cluster_id"}  # no part of the state, and of a state for ever
+    assert read(lives().values(), rules_of) == set(RULED_BY) - cluster
+
+
+def test_what_a_node_has_is_worked_out_again_for_all_that_says_so() -> None:
+    def look(state: ClusterState) -> None:
+        Holder("n1")._owned_under(state)
+        lost_under(RegisterReplica("n1"), state)
+
+    assert read([*lives().values(), *zoned()], look) == set(PLACED_BY)
+
+
+def test_what_is_read_beside_would_be_seen() -> None:
+    assert read([lives()["quiet"]], lambda state: (state.nodes, state.epoch, state.changed)) == {"nodes"}
