@@ -8,6 +8,7 @@ import pytest
 from immutables import Map
 
 from ringlog.kernel.commands.cluster import ChangeSettings, Noop
+from ringlog.kernel.commands.functions import CreateAggregate, CreateFunction
 from ringlog.kernel.commands.keyspaces import CreateKeyspace
 from ringlog.kernel.commands.movements import Join, Leave
 from ringlog.kernel.commands.pauses import PauseChanges
@@ -23,6 +24,7 @@ from ringlog.kernel.commands.schema import AlterTable
 from ringlog.kernel.commands.service import ReconfigureService
 from ringlog.kernel.commands.user_types import AlterType, CreateType
 from ringlog.kernel.commands.verdicts import SettleVerdicts
+from ringlog.kernel.commands.views import CreateIndex, CreateView, DropIndex
 from ringlog.kernel.encoding import digest, encode
 from ringlog.kernel.fold import fold
 from ringlog.kernel.invariants.check import violations
@@ -187,6 +189,24 @@ def test_versions_of_the_schema_are_digests_in_a_recovery() -> None:
     again = schema(over, AlterTable("ks", "t", (Column("y", "int"),)))
     assert (again.tables["ks.t"].version, again.tables["ks.t"].committed_by_log) == (again.state_id, True)
     assert again.schema_version == again.state_id
+
+
+def test_every_part_of_the_schema_is_in_the_digest_that_is_its_version() -> None:
+    """Also what no table, keyspace or type shows: two schemas in one recovery never have one version."""
+    state = schema(in_one(), CreateKeyspace("ks", Replication("simple", 1)), TABLE)
+    seen = [state.schema_version]
+    for command in (
+        CreateType("ks", "address", (TypeField("street", "text"),)),
+        CreateFunction("ks", "add", ("int", "int"), ("s", "v"), "int", "lua", "return s + v"),
+        CreateAggregate("ks", "sum", ("int",), "add", "int", "", "0"),
+        CreateView("ks", "by_v", "t", (), ("v",), ("k", "c")),
+        CreateIndex("ks", "t_v_idx", "t", "v"),
+        DropIndex("ks", "t_v_idx"),
+    ):
+        state = schema(state, command)
+        seen.append(state.schema_version)
+    assert seen[-1] == seen[-3], "the schema is the one before the index again"
+    assert len(set(seen)) == len(seen) - 1
 
 
 def test_so_are_those_of_tables_that_a_type_changes_and_of_which_lives_are_kept() -> None:

@@ -13,11 +13,16 @@ hashes, is forced.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
 from ringlog.kernel.encoding import encode, sha256_of
 from ringlog.kernel.outcome import EntryContext
+from ringlog.kernel.parts import PARTS, SCHEMA
 from ringlog.kernel.service import in_recovery
 from ringlog.kernel.state import ClusterState, Table, TableLife, advance, in_order
+
+SCHEMA_PARTS: Final = tuple(part.name for part in PARTS if part.topic == SCHEMA)
+"""All that the version of the schema is one of: whatever changes there has another version, also in a recovery."""
 
 
 def by_log_or_digest(before: ClusterState, after: ClusterState, context: EntryContext) -> ClusterState:
@@ -34,8 +39,9 @@ def by_log_or_digest(before: ClusterState, after: ClusterState, context: EntryCo
                 lives = lives.set(name, tuple(_with(life, table, marked) for life in lives[name]))
     if not recovery:
         return advance(after, context.epoch, tables=tables, table_lives=lives)
-    version = sha256_of(encode((tables, after.keyspaces, after.types)))
-    return advance(after, context.epoch, tables=tables, table_lives=lives, schema_version=version)
+    after = advance(after, context.epoch, tables=tables, table_lives=lives)
+    whole = tuple(getattr(after, name) for name in SCHEMA_PARTS)
+    return advance(after, context.epoch, schema_version=sha256_of(encode(whole)))
 
 
 def digested(table: Table) -> Table:
