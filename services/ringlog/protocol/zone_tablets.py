@@ -14,6 +14,7 @@ from typing import Final
 
 from ringlog.kernel.commands.tablets import MigrateTablets, Shard, TabletMigration, admissible
 from ringlog.kernel.state import ClusterState, in_order
+from ringlog.kernel.tablets.allocation import held_by_shard
 from ringlog.kernel.tablets.map import Tablet, TabletMap, TabletReplica
 from ringlog.kernel.tablets.stages import MIGRATION, REBUILD
 from ringlog.kernel.values import NodeId
@@ -89,7 +90,7 @@ def _move(
 
 
 class _Shards:
-    """How many tablets each shard has, what is planned here among them."""
+    """How many tablets each shard has, those that are on their way or planned here among them."""
 
     def __init__(self, state: ClusterState) -> None:
         self._state = state
@@ -98,11 +99,7 @@ class _Shards:
     def take(self, node: NodeId) -> Shard:
         """The shard of a node with the fewest, which has one more now."""
         if self._held is None:
-            self._held = Counter()
-            for tablets in self._state.tablets.values():
-                rows = tablets.columns()
-                for place, shard in zip(rows.node.tolist(), rows.shard.tolist(), strict=True):
-                    self._held[tablets.nodes[place], shard] += 1
+            self._held = held_by_shard(self._state.tablets.values())
         held = self._held
         shard = min(range(self._state.nodes[node].shards), key=lambda one: (held[node, one], one))
         held[node, shard] += 1

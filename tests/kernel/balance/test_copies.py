@@ -23,7 +23,7 @@ from ringlog.kernel.values import DatacenterReplication, Replication
 from ringlog.operator.tablets import explained, explanation
 from tests.kernel.entries import applied
 from tests.kernel.tablets import lives
-from tests.kernel.tablets.lives import TABLE, factor, places, racks, register, settled, tablet
+from tests.kernel.tablets.lives import TABLE, begun, factor, places, racks, register, settled, tablet
 
 COUNT = 8
 ROUNDS_MAX = 40
@@ -131,6 +131,16 @@ def test_no_more_streams_than_may_be(start: ClusterState) -> None:
     state = applied(state, MigrateTablets(advice.moves))
     assert not advise(state, {}).moves
     assert not advise(state, {}).refused, "they wait, which is no complaint"
+
+
+def test_what_is_on_its_way_counts_where_it_will_be() -> None:
+    """Each copy begins when the one before has streamed and has not arrived: they are spread as if it had."""
+    state = lives.with_table(lives.cluster(*[register(number) for number in (1, 2, 3)]), factor(1), 6)
+    state = applied(state, AlterKeyspace("ks", factor(2)))
+    for _ in range(6):
+        state = begun(state, advise(state, {}).moves[0], "write_both_read_new")
+    comes = Counter(one.next[-1].node for one in state.tablets[TABLE].transitions.values())
+    assert [comes[node] for node in state.nodes] == [2, 2, 2]
 
 
 @pytest.mark.parametrize("lost", [1, 2, 3])

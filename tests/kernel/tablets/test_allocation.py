@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ringlog.kernel.commands.keyspaces import CreateKeyspace
 from ringlog.kernel.commands.movements import Leave
 from ringlog.kernel.commands.nodes import DeclareDown
+from ringlog.kernel.commands.tablets import RevertTablets, TabletRevert
 from ringlog.kernel.invariants.check import violations
+from ringlog.kernel.state import ClusterState
+from ringlog.kernel.tablets.stages import KINDS
 from ringlog.kernel.values import DatacenterReplication, Replication, TabletOptions
 from tests.kernel.entries import applied
 from tests.kernel.tablets import lives
@@ -65,6 +69,28 @@ def test_a_second_table_goes_where_the_first_is_not() -> None:
     held = Counter(node for table in (TABLE, "ks.u") for one in state.tablets[table] for node, _ in places(one))
     assert set(held.values()) == {1}
     assert len(held) == 6
+
+
+def with_another(state: ClusterState) -> Counter[str]:
+    """A second table is made while a tablet of the first is on its way: how many tablets each node has afterwards."""
+    state = lives.settled(applied(state, lives.create_table("u", TabletOptions(6), 2)))
+    return Counter(node for table in (TABLE, "ks.u") for one in state.tablets[table] for node, _ in places(one))
+
+
+@pytest.mark.parametrize("stage", KINDS["migration"].stages)
+def test_what_is_on_its_way_counts_where_it_will_be(stage: str) -> None:
+    """Each of six nodes has a tablet, and will have two; one gives its tablet to its neighbour meanwhile."""
+    state = lives.with_table(lives.three_racks(), factor(1), 6)
+    held = with_another(lives.begun(state, lives.migration(state), stage))
+    assert [held[node] for node in state.nodes] == [2] * 6
+
+
+@pytest.mark.parametrize("stage", ["allow_write_both_read_old", "write_both_read_old", "streaming"])
+def test_what_turns_back_counts_where_it_was(stage: str) -> None:
+    state = lives.with_table(lives.three_racks(), factor(1), 6)
+    state = lives.begun(state, lives.migration(state), stage)
+    held = with_another(applied(state, RevertTablets((TabletRevert(TABLE, 0, "lost its disk"),))))
+    assert [held[node] for node in state.nodes] == [2] * 6
 
 
 def test_who_leaves_or_is_down_gets_no_tablets() -> None:

@@ -21,6 +21,7 @@ from ringlog.kernel.balance.model import FEWER, MORE, NOWHERE, REBUILD, Migratio
 from ringlog.kernel.commands.pauses import pause_of
 from ringlog.kernel.modes import BALANCING
 from ringlog.kernel.state import ClusterState, Node, in_order
+from ringlog.kernel.tablets.allocation import held_by_shard
 from ringlog.kernel.tablets.groups import is_dead
 from ringlog.kernel.tablets.map import Tablet, TabletMap
 from ringlog.kernel.tablets.track import replication_of, targets
@@ -54,16 +55,12 @@ def copies(state: ClusterState) -> Iterator[Migration]:
 
 
 class _Changes:
-    """``held``: the tablets of each place, what is planned here among them."""
+    """``held``: the tablets of each place, those that are on their way or planned here among them."""
 
     def __init__(self, state: ClusterState) -> None:
         self._nodes = state.nodes
         self._targets = targets(state)
-        self._held: Counter[Place] = Counter()
-        for tablets in state.tablets.values():
-            rows = tablets.columns()
-            for node, shard in zip(rows.node.tolist(), rows.shard.tolist(), strict=True):
-                self._held[tablets.nodes[node], shard] += 1
+        self._held = held_by_shard(state.tablets.values())
 
     def of(self, table: str, tablet: Tablet, wants: tuple[DatacenterReplication, ...]) -> Migration | None:
         """What a settled tablet needs next; None if it has what is wanted, or nobody could take it."""

@@ -22,9 +22,9 @@ from ringlog.kernel.commands.pauses import pause_of
 from ringlog.kernel.modes import BALANCING
 from ringlog.kernel.settings import setting
 from ringlog.kernel.state import OWNING, ClusterState, Node, in_order
-from ringlog.kernel.tablets.map import TabletMap, TabletReplica, Transition
+from ringlog.kernel.tablets.map import TabletMap, Transition
 from ringlog.kernel.tablets.resize import MERGE
-from ringlog.kernel.tablets.stages import STREAMING_STAGES, TURNED_BACK
+from ringlog.kernel.tablets.stages import STREAMING_STAGES, ends_as
 from ringlog.kernel.tablets.track import targets
 from ringlog.kernel.values import NodeId
 
@@ -109,8 +109,5 @@ def _tablets(state: ClusterState, found: TabletMap, together: tuple[str, ...]) -
 
 
 def _moving(found: TabletMap, number: int, transition: Transition) -> RunningTransition:
-    ends_as: tuple[TabletReplica, ...] = transition.next
-    if transition.stage in TURNED_BACK:
-        ends_as = found.replicas(number)
-    places = tuple([(replica.node, replica.shard) for replica in ends_as])
+    places = tuple([(replica.node, replica.shard) for replica in ends_as(transition, found.replicas(number))])
     return RunningTransition(transition.kind, places, transition.stage in STREAMING_STAGES)

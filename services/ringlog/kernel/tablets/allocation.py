@@ -15,13 +15,15 @@ Source: ScyllaDB, ``network_topology_strategy::allocate_tablets_for_new_table``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
 from ringlog.kernel.ownership.strategies import Census, census_of, impossible
 from ringlog.kernel.state import STAYS, ClusterState, Node
 from ringlog.kernel.tablets.map import TabletMap, TabletReplica, new_map, uniform_ends
+from ringlog.kernel.tablets.stages import ends_as, nodes_of
 from ringlog.kernel.values import Epoch, NodeId, Replication
 
 _SCALE = 2**20
@@ -48,15 +50,37 @@ def unplaceable(state: ClusterState, replication: Replication) -> str:
 
 
 def held(maps: Iterable[TabletMap]) -> dict[NodeId, int]:
-    """How many replicas each node has or is to have, all maps together. Costs what is in transition."""
-    found: dict[NodeId, int] = {}
+    """How many replicas each node has once all that is in transition has arrived, all maps together. Costs what is in
+    transition.
+    """
+    found = Counter[NodeId]()
     for tablets in maps:
         for node, count in zip(tablets.nodes, tablets.held, strict=True):
-            found[node] = found.get(node, 0) + count
-        for transition in tablets.transitions.values():
-            for replica in transition.next:
-                found[replica.node] = found.get(replica.node, 0) + (replica.since == 0)
+            found[node] += count
+        for before, after in _exchanged(tablets):
+            found.subtract(nodes_of(before))
+            found.update(nodes_of(after))
     return found
+
+
+def held_by_shard(maps: Iterable[TabletMap]) -> Counter[tuple[NodeId, int]]:
+    """The same of each shard. Costs a look at all replicas."""
+    found = Counter[tuple[NodeId, int]]()
+    for tablets in maps:
+        rows = tablets.columns()
+        for place, shard in zip(rows.node.tolist(), rows.shard.tolist(), strict=True):
+            found[tablets.nodes[place], shard] += 1
+        for before, after in _exchanged(tablets):
+            found.subtract([(one.node, one.shard) for one in before])
+            found.update([(one.node, one.shard) for one in after])
+    return found
+
+
+def _exchanged(tablets: TabletMap) -> Iterator[tuple[tuple[TabletReplica, ...], tuple[TabletReplica, ...]]]:
+    """The replicas of each tablet in transition, and those that it has afterwards."""
+    for number, transition in tablets.transitions.items():
+        settled = tablets.replicas(number)
+        yield settled, ends_as(transition, settled)
 
 
 def allocated(table: str, count: int, replication: Replication, state: ClusterState, epoch: Epoch) -> TabletMap:

@@ -236,6 +236,14 @@ def session(table: str, index: int, transition: Transition) -> str:
     return f"{table}/{index}@{transition.stage_epoch}"
 
 
+def ends_as(transition: Transition, settled: tuple[TabletReplica, ...]) -> tuple[TabletReplica, ...]:
+    """The replicas that a tablet has when its transition is over, as far as it has come: ``settled`` if it turned back.
+
+    Who plans takes what is on its way for done, so that one plan after the other leads to what they ask for together.
+    """
+    return settled if transition.stage in TURNED_BACK else transition.next
+
+
 def nodes_of(replicas: tuple[TabletReplica, ...]) -> tuple[NodeId, ...]:
     """The nodes of replicas, in their order."""
     return tuple([replica.node for replica in replicas])
