@@ -12,6 +12,7 @@ from ringlog.kernel.commands.schema import AlterTable, CreateTable, DropTable
 from ringlog.kernel.commands.schema_parts import utc
 from ringlog.kernel.fold import fold
 from ringlog.kernel.memory import EMPTY_HISTORY
+from ringlog.kernel.outcome import OutcomeKind
 from ringlog.kernel.state import ClusterState, Operation, Plan, StageMark
 from ringlog.kernel.values import CdcOptions, Column, Command, Replication
 from tests.kernel.commands.test_cluster_and_nodes import refusal
@@ -198,6 +199,16 @@ def test_alter_adds_columns_and_replaces_cdc_options() -> None:
 )
 def test_change_of_a_table_refused(command: Command, code: str) -> None:
     assert refusal(applied(ready(), TABLE), command) == code
+
+
+def test_a_table_that_somebody_drops_meanwhile_is_not_altered() -> None:
+    """The second example of what CEP-21 has the service refuse; its author has not seen the drop."""
+    seen = applied(ready(), TABLE)
+    alter = AlterTable("ks", "t", (Column("w", "int"),))
+    dropped = applied(seen, DropTable("ks", "t"))
+    late = fold(dropped, entry(seen, alter, state_id=uuid(99), request_id=uuid(99, space=1)))
+    assert (late.outcome.kind, late.state) == (OutcomeKind.STALE, dropped)
+    assert refusal(dropped, alter) == "unknown_table", "decided again, as an author does after a lost race"
 
 
 def test_a_refused_create_says_which_entry_was_first() -> None:

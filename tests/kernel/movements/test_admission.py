@@ -135,6 +135,17 @@ def test_replacements_stay_in_the_rack() -> None:
     assert refused(QUIET, Replace("x", "y")).code == "wrong_node_state"
 
 
+def test_who_was_asked_to_leave_is_not_replaced_and_not_after_it_has_left() -> None:
+    """The first example of what CEP-21 has the service refuse."""
+    state, operation = begun(QUIET, Leave("n1"))
+    while state.operations[operation].stage != "finished":
+        assert refused(state, Replace("x", "n1")).code == "wrong_node_state"
+        state = stepped(state, operation)
+    assert refused(state, Replace("x", "n1")).code == "wrong_node_state"
+    back = applied(begun(QUIET, Leave("n1"))[0], CancelOperation(operation, "replace it"))
+    assert begun(back, Replace("x", "n1"))
+
+
 def test_the_same_address_may_be_used_by_a_replacement() -> None:
     again = RegisterNode("new", "00000000-0000-4000-8000-00000000000f", "n1.test:7000", "dc1", "r1", 2, 12, "1", (), 1)
     assert refused(QUIET, again).code == "duplicate_address"

@@ -1,0 +1,130 @@
+"""The example by which CEP-21 shows what its consistency guarantees are for, with the proposal's own epochs.
+
+X takes a range over of which A, B, C are the replicas; A gives it up. Epoch 100 splits the range, 101 makes X a write
+replica, with 102 X is read in the place of A, with 103 A is not written any more. Two coordinators that know two of
+these epochs each collect a majority, and the majorities have no node in common. What keeps that from being a success:
+each epoch waits until a majority of {A, B, C, X} has acknowledged the one before, and who has acknowledged an epoch
+says so with each answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import combinations
+
+import pytest
+
+from ringlog.client.plans import (
+    Access,
+    Answer,
+    AwaitedAnswers,
+    ClientRequest,
+    Level,
+    RequestPlan,
+    Satisfied,
+    count,
+    plan,
+)
+from ringlog.kernel.operations.gates import acknowledged, gate
+from ringlog.kernel.ownership.placements import group_at, nodes_of
+from ringlog.kernel.state import ClusterState
+from ringlog.kernel.values import Witness
+from tests.kernel.operations.drive import at_every_stage, joining
+from tests.kernel.ownership.rings import a_cluster
+
+TOKEN = 150
+"""Of the range for which X is to be the first replica."""
+RING = a_cluster({"A": [100], "B": [200], "C": [300], "X": []}, factors=[3])
+STARTED, OPERATION = joining(RING, "X", [TOKEN])
+STAGES = at_every_stage(STARTED, OPERATION)
+AT = {
+    100: STAGES["prepared"],
+    101: STAGES["write_both_read_old"],
+    102: STAGES["write_both_read_new"],
+    103: STAGES["finished"],
+}
+"""The proposal's epochs."""
+
+
+def epoch(number: int) -> int:
+    return AT[number].epoch
+
+
+def planned(number: int, access: Access) -> RequestPlan:
+    made = plan(AT[number], ClientRequest("ks3", TOKEN, access, Level.QUORUM, "dc1"))
+    assert isinstance(made, RequestPlan), made
+    return made
+
+
+def groups(number: int) -> tuple[set[str], set[str]]:
+    found = group_at(AT[number].placements["simple:3"], TOKEN)
+    return set(nodes_of(found.read)), set(nodes_of(found.write))
+
+
+def lets_go(state: ClusterState, nodes: Iterable[str]) -> bool:
+    """True if the next step of the operation may follow, for this range, when these nodes have acknowledged."""
+    found = gate(state, state.operations[OPERATION])
+    seen = acknowledged(found, [Witness(node, state.epoch, state.epoch) for node in nodes])
+    needs = [need for need in found.needs if need.end == TOKEN]
+    assert {need.group for need in needs} == {"old read", "new read", "old write", "new write"}
+    return seen.issuperset(found.must) and all(len(seen & set(need.members)) >= need.need for need in needs)
+
+
+def acknowledging(number: int) -> Iterator[set[str]]:
+    """All sets of replicas after whose acknowledgement of that epoch the next one may follow."""
+    for size in range(5):
+        yield from (set(some) for some in combinations("ABCX", size) if lets_go(AT[number], some))
+
+
+def answers(nodes: Iterable[str], know: Iterable[str], late: int, newer: int) -> list[Answer]:
+    """Answers of ``nodes``: who has acknowledged the newer epoch answers as of it, the others are late."""
+    return [Answer(node, epoch(newer if node in know else late)) for node in nodes]
+
+
+def test_the_steps_of_the_proposal() -> None:
+    assert {number: groups(number) for number in AT} == {
+        100: ({*"ABC"}, {*"ABC"}),
+        101: ({*"ABC"}, {*"ABCX"}),
+        102: ({*"BCX"}, {*"ABCX"}),
+        103: ({*"BCX"}, {*"BCX"}),
+    }
+
+
+@pytest.mark.parametrize("number", [100, 101])
+def test_three_of_the_four_must_have_acknowledged_and_the_new_one_is_among_them(number: int) -> None:
+    assert list(acknowledging(number)) == [{*"ABX"}, {*"ACX"}, {*"BCX"}, {*"ABCX"}]
+
+
+def test_before_the_last_step_a_majority_of_both_groups_is_enough() -> None:
+    """Three of the four, as the proposal has it; or B and C alone, who are a majority of {A, B, C} and of {B, C, X}."""
+    assert list(acknowledging(102)) == [{*"BC"}, {*"ABC"}, {*"ABX"}, {*"ACX"}, {*"BCX"}, {*"ABCX"}]
+
+
+def test_a_late_read_beside_a_write_that_is_ahead() -> None:
+    """Coordinator 1 reads at epoch 101 from A and B; coordinator 2 writes at 103 to C and X."""
+    write = planned(103, Access.WRITE)
+    assert isinstance(count(write, answers("CX", (), 103, 103), AT[103]), Satisfied)
+    read = planned(101, Access.READ)
+    assert isinstance(count(read, answers("AB", (), 101, 101), AT[101]), Satisfied), "nobody has acknowledged"
+    for know in acknowledging(102):
+        for asked in combinations("ABC", 2):
+            told = count(read, answers(asked, know, 101, 102), AT[101])
+            assert isinstance(told, AwaitedAnswers), (know, asked)
+            assert told.epoch == epoch(102), "it must learn of that epoch before it answers its client"
+            later = count(read, answers(asked, know, 101, 102), AT[103])
+            assert not isinstance(later, Satisfied) or {*"CX"} & {*later.counted}, "it meets the write"
+
+
+def test_a_late_write_beside_a_read_that_is_ahead() -> None:
+    """Coordinator 3 writes at epoch 100 to A and B; coordinator 4 reads at 102 from C and X."""
+    read = planned(102, Access.READ)
+    assert isinstance(count(read, answers("CX", (), 102, 102), AT[102]), Satisfied)
+    write = planned(100, Access.WRITE)
+    assert isinstance(count(write, answers("AB", (), 100, 100), AT[100]), Satisfied), "nobody has acknowledged"
+    for know in acknowledging(101):
+        for asked in combinations("ABC", 2):
+            told = count(write, answers(asked, know, 100, 101), AT[100])
+            assert isinstance(told, AwaitedAnswers), (know, asked)
+            assert told.epoch == epoch(101), "it must learn of that epoch before it answers its client"
+            later = count(write, answers(asked, know, 100, 101), AT[102])
+            assert not isinstance(later, Satisfied) or {*"CX"} & {*later.counted}, "the read meets it"
