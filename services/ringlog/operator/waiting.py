@@ -172,7 +172,7 @@ def _ways_out(state: ClusterState, found: Operation, nodes: tuple[NodeId, ...]) 
     down = [state.nodes[node].name for node in nodes if state.nodes[node].down]
     parting = parting_of(found)
     ways = [f"start it again: {', '.join(down)} {'was' if len(down) == 1 else 'were'} declared down"] if down else []
-    if parting in nodes:
+    if parting in nodes and (has_reached(found, POINT_OF_NO_RETURN) or not state.nodes[parting].down):
         name = state.nodes[parting].name
         go_on = f"ringlog node down {name} --reason …"
         if name in down and has_reached(found, POINT_OF_NO_RETURN):

@@ -8,7 +8,7 @@ import pytest
 
 from ringlog.kernel.commands.cluster import ChangeSettings
 from ringlog.kernel.commands.keyspaces import AlterKeyspace
-from ringlog.kernel.commands.movements import Join, Remove
+from ringlog.kernel.commands.movements import Assassinate, Join, Leave, Remove, Replace
 from ringlog.kernel.commands.nodes import DeclareDown, DeclareUp
 from ringlog.kernel.commands.operations import AdvanceOperation, CancelOperation, FailOperation, RetryOperation
 from ringlog.kernel.operations.failures import counts_from, stopped_by, told
@@ -135,6 +135,38 @@ def test_to_leave_out_a_quorum_admits_a_loss(factor: int, gone: tuple[str, ...])
     assert "may have missed rows" in of(again, operation).reason
     done = applied(again, acknowledged_by(again, operation, *gone))
     assert of(done, operation).stage == FINISHED
+
+
+def ignoring(command: str) -> tuple[ClusterState, str]:
+    """n3 gives its ranges away, past the point of no return, the dead n4 is left out; both have one range."""
+    if command == "leave":
+        state, operation = asked(3, NEW, Leave("n3"))
+        state = applied(state, DeclareDown("n4", "fire"))
+        return applied(state, RetryOperation(operation, "gone", ("n4",))), operation
+    state = applied(placed(FOUR, simple(3)), DeclareDown("n4", "fire"))
+    state, operation = begun(state, Replace("x", "n3", ("n4",)))
+    return driven(state, operation, NEW), operation
+
+
+@pytest.mark.parametrize("command", ["leave", "replace"])
+def test_in_whatever_order_nodes_die_nobody_leaves_out_a_quorum_without_saying_so(command: str) -> None:
+    """One that leaves need not be asked once it is declared down; here it must, or n2 alone would know of the step."""
+    state, operation = ignoring(command)
+    dead = applied(state, DeclareDown("n3", "fire"))
+    rejection = refused(dead, acknowledged_by(dead, operation, "n3", "n4"))
+    assert rejection.code == "gate_not_met"
+    assert "n3" in rejection.detail
+    assert of(applied(dead, acknowledged_by(dead, operation, "n4")), operation).stage == FINISHED, (
+        "if it lives after all"
+    )
+    assert of(applied(dead, Assassinate("n3")), operation).stage == FINISHED
+    again = RetryOperation(operation, "gone", ("n4",))
+    assert refused(dead, again).code == "too_few_replicas", "as if n3 had been declared down first"
+    admitted = applied(dead, replace(again, admits_loss=True))
+    assert of(admitted, operation).ignored == ("n3", "n4")
+    done = applied(admitted, acknowledged_by(admitted, operation, "n3", "n4"))
+    assert of(done, operation).stage == FINISHED
+    assert "may have missed rows" in of(done, operation).reason
 
 
 def test_a_quorum_is_asked_of_each_datacenter() -> None:

@@ -12,7 +12,14 @@ from typing import Annotated, Final
 from ringlog.kernel.commands.rules import bad_witnesses, broken_field, reason_rule, registered, to_ignore
 from ringlog.kernel.operations.cancel import cancel
 from ringlog.kernel.operations.failures import counts_from, stopped_by
-from ringlog.kernel.operations.gates import REPORTED_STAGES, gaining_nodes, is_fully_met, is_relaxed, outnumbered
+from ringlog.kernel.operations.gates import (
+    REPORTED_STAGES,
+    dead_parting,
+    gaining_nodes,
+    is_fully_met,
+    is_relaxed,
+    outnumbered,
+)
 from ringlog.kernel.operations.kinds import kind_of, next_stage
 from ringlog.kernel.operations.progress import enter, may_leave
 from ringlog.kernel.operations.reports import broken_report
@@ -197,7 +204,9 @@ class RetryOperation(Command):
 
 
 def decide_retry_operation(state: ClusterState, command: RetryOperation, context: EntryContext) -> Decision:
-    """The operation goes on from where it is, from now on without those who are to be ignored."""
+    """The operation goes on from where it is, from now on without those who are to be ignored. Who admits a loss goes
+    on without the one that leaves, too, if it is dead.
+    """
     operation = _going_on(state, command.operation, command.reason)
     if isinstance(operation, Rejected):
         return operation
@@ -208,7 +217,8 @@ def decide_retry_operation(state: ClusterState, command: RetryOperation, context
         text = f"ignore_nodes: {operation.id} can still be cancelled; then ask for it again without them"
         return Rejected("wrong_stage", text)
     retries = (*operation.retries, Retry(context.epoch, command.reason))[-FAILURES_KEPT_MAX:]
-    tried = replace(operation, retries=retries, ignored=tuple(sorted({*operation.ignored, *ignored})))
+    leaver = dead_parting(state, operation) if ignored and command.admits_loss else ()
+    tried = replace(operation, retries=retries, ignored=tuple(sorted({*operation.ignored, *ignored, *leaver})))
     if ignored and (few := outnumbered(state, tried)) is not None:
         where = f"({few.start}, {few.end}] under {few.replication} in {few.datacenter}"
         if not command.admits_loss:

@@ -8,11 +8,11 @@ command ``ringlog sim quorums --nodes 5 --datacenters 2 --factor 4 --rule R5=uni
 
 In a cluster of several datacenters each group needs a quorum of its members in each of them. Nodes that the operation
 removes, replaces or ignores because they are dead are no witnesses: the need is the quorum of the full group, or all
-that are left if they are fewer. Of a group that would have none left, in a datacenter, the one that leaves is asked
-after all: an operator who knows that it is dead assassinates it. That any other node is declared down changes no need:
-if it acknowledges, it knows. Stages that
-change nothing for readers and writers have no gate. A gate is data: the rule of the fold, the coordinator and the
-displays read the same needs.
+that are left if they are fewer. Where those who are not asked would be a quorum of a group, in a datacenter, the one
+that leaves is asked after all, unless it is ignored: an operator who knows that it is dead assassinates it. So nobody
+leaves out a quorum without having said so, in whatever order nodes die. That any other node is declared down changes no
+need: if it acknowledges, it knows. Stages that change nothing for readers and writers have no gate. A gate is data: the
+rule of the fold, the coordinator and the displays read the same needs.
 
 With the setting ``gate_prepared`` at 0 an operation leaves ``prepared`` when those who gain know it. That is the floor:
 ``ringlog sim quorums --rule gate:prepared=off`` finds nothing, and a counterexample for each of the other two gates.
@@ -143,14 +143,14 @@ def _needs(state: ClusterState, operation: Operation, seen: frozenset[NodeId]) -
     """The needs of the gate, by setting and range end; of ranges all of whose members are among ``seen``, none."""
     if operation.stage not in GATED_STAGES:
         return
-    silent = frozenset({*operation.ignored, *_dead_parting(state, operation)})
+    silent = frozenset({*operation.ignored, *dead_parting(state, operation)})
     unseen = _others(state.nodes, seen)
     if not unseen:
         return
     for where, found in _groups(state, operation):
         if any(not unseen.isdisjoint(members) for _, members in found):
             for group, members in found:
-                yield from needs_of(state.nodes, where, group, members, silent, operation.ignored)
+                yield from needs_of(state.nodes, where, group, members, silent, operation.ignored, keeps_quorum=True)
 
 
 def _others(nodes: Map[NodeId, Node], seen: frozenset[NodeId]) -> frozenset[NodeId]:
@@ -178,7 +178,7 @@ def outnumbered(state: ClusterState, operation: Operation) -> GateNeed | None:
     Where fewer are not asked, all that are left are in every quorum together: a coordinator that knows only an earlier
     view meets one of them, and hears of this one. That holds even if those who are ignored live.
     """
-    silent = frozenset({*operation.ignored, *_dead_parting(state, operation)})
+    silent = frozenset({*operation.ignored, *dead_parting(state, operation)})
     for where, found in _groups(state, operation):
         for group, members in found:
             for need in needs_of(state.nodes, where, group, members, frozenset(), ()):
@@ -192,8 +192,8 @@ def parting(operation: Operation) -> NodeId:
     return operation.replaced or (operation.node if kind_of(operation).parts else "")
 
 
-def _dead_parting(state: ClusterState, operation: Operation) -> tuple[NodeId, ...]:
-    """Who leaves, if it was declared down: it is not waited for where others of its group are left."""
+def dead_parting(state: ClusterState, operation: Operation) -> tuple[NodeId, ...]:
+    """Who leaves, if it was declared down: it is not waited for where enough others of its group are asked."""
     node = parting(operation)
     return (node,) if node and state.nodes[node].down else ()
 
@@ -271,15 +271,18 @@ def needs_of(
     silent: frozenset[NodeId],
     ignored: tuple[NodeId, ...],
     as_one: bool = False,
+    keeps_quorum: bool = False,
 ) -> list[GateNeed]:
-    """One need for each part of the members (``parts_of``), without the ``silent`` ones, as long as others are left.
+    """One need for each part of the members (``parts_of``), without the ``silent`` ones, as long as others are left;
+    ``keeps_quorum``: as long as they are less than a quorum.
 
     ``where``: setting or tablet, start and end of the range; ``group``: its name; who is ``ignored`` is never asked.
     """
     needs = []
     for datacenter, local in parts_of(nodes, members, as_one):
         left = tuple(node for node in local if node not in silent)
-        left = left or tuple(node for node in local if node not in ignored)
+        if not left or (keeps_quorum and len(local) - len(left) >= quorum(len(local))):
+            left = tuple(node for node in local if node not in ignored)
         assert set(left) <= set(local), "only members are asked"
         needs.append(GateNeed(*where, group, datacenter, left, min(quorum(len(local)), len(left))))
     return needs

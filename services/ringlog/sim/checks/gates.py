@@ -129,11 +129,12 @@ class Gates(Check):
         where = f"epoch {after.epoch}: {move.id} goes on without {sorted(command.ignore_nodes)}"
         if not record.down.issuperset(command.ignore_nodes) or not move.reached("write_both_read_new"):
             self.sim.broken("gate", f"{where}, which nobody may leave out")
+        excused = _excused(move, record)
         for exchange in move.exchanges if not command.admits_loss else ():
             for group in (exchange.old, exchange.new):
                 for datacenter in {record.places[node][0] for node in group}:
                     local = [node for node in group if record.places[node][0] == datacenter]
-                    if sum(node in move.ignored for node in local) >= len(local) // 2 + 1:
+                    if sum(node in excused for node in local) >= len(local) // 2 + 1:
                         self.sim.broken("gate", f"{where}: a quorum of {local} would know nothing of it")
 
     def _reports(self, where: str, move: SeenMovement, command: AdvanceOperation, truth: Acknowledgements) -> None:
@@ -147,19 +148,24 @@ class Gates(Check):
                     self.sim.broken("gate", f"{where} with {report}, which its node has not given")
 
 
+def _excused(move: SeenMovement, record: Movements) -> frozenset[str]:
+    """Who is left out, and who leaves if it was declared down."""
+    return move.ignored | record.down.intersection({move.parting})
+
+
 def _lacking(move: SeenMovement, stage: str, informed: set[str], record: Movements) -> str:
     """Whose acknowledgement is missing, in words; empty if the gate is met."""
     if stage in GAINING_ASKED and (silent := move.gaining() - informed):
         return f"the gaining {sorted(silent)} have not acknowledged it"
-    parting = move.replaced or (move.node if move.kind in ("leave", "remove") else "")
-    excused = move.ignored | record.down.intersection({parting})
+    excused = _excused(move, record)
     asked_all = stage in GATED and (stage != "prepared" or record.gate_prepared)
     for exchange in move.exchanges if asked_all else ():
         for group in (exchange.old, exchange.new):
             for datacenter in sorted({record.places[node][0] for node in group}):
                 local = [node for node in group if record.places[node][0] == datacenter]
                 asked = [node for node in local if node not in excused]
-                asked = asked or [node for node in local if node not in move.ignored]
+                if len(local) - len(asked) > len(local) // 2:  # else a quorum would be left out, and nobody said so
+                    asked = [node for node in local if node not in move.ignored]
                 have = sum(node in informed for node in asked)
                 if have < min(len(local) // 2 + 1, len(asked)):
                     return f"only {have} of {len(local)} in {datacenter} of {exchange} have acknowledged it"

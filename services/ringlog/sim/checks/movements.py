@@ -139,6 +139,11 @@ class SeenMovement:
         fixed = {self.node} if self.kind in ("join", "replace", "rebuild") else set()
         return fixed.union(self.streaming).union(*(set(change.new) - set(change.old) for change in self.exchanges))
 
+    @property
+    def parting(self) -> str:
+        """Who has left when it is finished; empty: nobody."""
+        return self.replaced or (self.node if self.kind in ("leave", "remove") else "")
+
     def map(self, owners: Owners) -> Owners:
         """What it makes of a token map."""
         kept = {token: node for token, node in owners.items() if token not in self.gone}
@@ -225,7 +230,8 @@ class Movements:
                     self._cancel(self.flying[name])
             case RetryOperation(name, ignore_nodes=ignored, admits_loss=loses) if name in self.flying:
                 self.flying[name].is_stopped = False
-                self.flying[name].ignored |= set(ignored)
+                leaver = self.down.intersection({self.flying[name].parting}) if loses and ignored else frozenset()
+                self.flying[name].ignored |= {*ignored, *leaver}
                 self.forfeited |= loses and bool(ignored)
             case Assassinate(node) if (leaving := self._parting(node)) is not None:
                 self.forfeited = True
