@@ -21,8 +21,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from ringlog.stack import Stack, StackError, StackInfo, redis_server
 from ringlog.stack.commands import addresses
-from ringlog.stack.layout import StackLayout
-from ringlog.stack.processes import start_tick, wait_until
+from ringlog.stack.layout import StackLayout, read_state
+from ringlog.stack.processes import is_locked, start_tick, wait_until
 from ringlog.stack.redis_server import COMMANDS_OFF
 
 pytestmark = pytest.mark.system
@@ -186,6 +186,47 @@ def test_a_port_that_somebody_took_is_replaced_and_the_data_stay(folder: Path) -
     assert after.bootstrap_servers != before.bootstrap_servers
     assert after.redis_url == before.redis_url
     assert_data_kept(after)
+
+
+def test_a_start_that_fails_leaves_nothing_running(tmp_path: Path) -> None:
+    """Redis runs by then, and the broker cannot be begun: a line of its settings is none."""
+    layout = StackLayout(tmp_path)
+    layout.own_properties.write_text("nonsense\n")
+    try:
+        with pytest.raises(StackError, match="line 1: not a name=value line") as failed:
+            Stack(tmp_path).up("quick")
+        assert failed.value.code == "start_failed"
+        state = read_state(layout)
+        assert state is not None
+        assert state.redis is not None
+        assert (is_gone(state.supervisor_pid), is_gone(state.redis.pid)) == (True, True)
+        assert not is_locked(layout.supervisor_lock)
+    finally:
+        Stack(tmp_path).down()
+
+
+def test_a_repair_that_fails_ends_what_it_has_started_and_nothing_else(folder: Path) -> None:
+    before = Stack(folder).up()
+    layout = StackLayout(folder)
+    layout.own_properties.write_text("nonsense\n")
+    try:
+        os.kill(before.broker_pid, signal.SIGKILL)
+        with pytest.raises(StackError, match="line 1"):
+            Stack(folder).up()
+        assert start_tick(before.redis_pid) is not None, "it ran before"
+        os.kill(before.redis_pid, signal.SIGKILL)
+        assert wait_until(lambda: is_gone(before.redis_pid), 60)
+        with pytest.raises(StackError, match="line 1"):
+            Stack(folder).up()
+        state = read_state(layout)
+        assert state is not None
+        assert state.redis is not None
+        assert state.redis.pid != before.redis_pid
+        assert is_gone(state.redis.pid), "this start began it"
+        assert start_tick(before.supervisor_pid) is not None
+    finally:
+        layout.own_properties.unlink()
+    assert_data_kept(Stack(folder).up())
 
 
 def test_reset_deletes_the_data_and_starts_afresh(tmp_path: Path) -> None:

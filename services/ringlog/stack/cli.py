@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from ringlog.stack.commands import Stack, record
+from ringlog.stack.commands import UP_S_MAX, Stack, record
 from ringlog.stack.errors import StackError
 from ringlog.stack.report import ChildStatus, StackInfo, StackStatus
 
@@ -24,6 +24,7 @@ _out = Console(highlight=False, soft_wrap=True)
 _errors = Console(stderr=True, highlight=False, soft_wrap=True)
 _FOLLOW_S = 0.25
 LINES_MAX = 1_000_000
+TIMEOUT_S_MAX = 86_400
 
 Data = Annotated[Path | None, typer.Option("--data", envvar="RINGLOG_STACK_DATA", help="Data folder of the stack.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON value.")]
@@ -44,13 +45,14 @@ def _print_json(value: object) -> None:
 def up(
     data: Data = None,
     profile: Annotated[str | None, typer.Option(help="default, or quick: 2 s session time-outs.")] = None,
+    timeout: Annotated[int, typer.Option(min=1, max=TIMEOUT_S_MAX, help="Seconds until it is given up.")] = UP_S_MAX,
     as_json: Json = False,
 ) -> None:
-    """Start whatever does not run, and wait until it takes work."""
+    """Start whatever does not run, and wait until it takes work. What is started ends if that fails."""
     started = time.monotonic()
     try:
         with nullcontext() if as_json else _errors.status("starting the broker and Redis"):
-            info = Stack(data).up(profile)
+            info = Stack(data).up(profile, timeout_s=timeout)
     except StackError as error:
         fail(error)
     with suppress(OSError):  # the stack works without, and this user's own folder is none of its business

@@ -2,7 +2,8 @@
 
 Commands on one data folder exclude each other by a file lock, so two at once do one after the other what one would do.
 ``up`` is also the repair: it starts the supervisor if none lives, asks it to start whatever does not run, and comes
-back when a record can be produced and Redis answers. Data stay; ports stay unless somebody else took them.
+back when a record can be produced and Redis answers. Data stay; ports stay unless somebody else took them. An ``up``
+that fails, or is interrupted, ends what it has started; what ran before it runs on.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from ringlog.stack import broker, ports, probes, redis_server
 from ringlog.stack.errors import StackError
 from ringlog.stack.layout import (
     CHILDREN,
+    Child,
     StackLayout,
     StackSettings,
     State,
@@ -36,7 +38,7 @@ from ringlog.stack.layout import (
 from ringlog.stack.processes import is_alive, is_locked, kill, locked, start_tick, wait_until
 from ringlog.stack.report import PROFILES, ChildStatus, StackInfo, StackStatus
 
-UP_S_MAX = 90.0
+UP_S_MAX = 90
 STARTS_MAX = 3
 _STOP_S_MAX = 40.0
 _KILL_S_MAX = 10.0
@@ -55,22 +57,23 @@ class Stack:
         """Makes the stack run and waits until it takes work; harmless when it does already.
 
         ``profile`` None keeps the folder's (at first: default). Raises StackError: ``unknown_profile``,
-        ``start_failed`` (with the end of the log), ``start_timeout``, ``jars_missing``, ``java_missing``, ….
+        ``start_failed`` (with the end of the log), ``start_timeout``, ``stop_failed``, …; what was started has ended
+        then, but for the last one.
         """
         if profile is not None and profile not in PROFILES:
             raise StackError("unknown_profile", f"No profile {profile!r}; there are: {', '.join(PROFILES)}.")
         deadline = time.monotonic() + timeout_s
         self._prepare()
         with locked(self._layout.command_lock, wait=True):
-            for _ in range(STARTS_MAX):
-                settings = self._ask(profile)
-                if self._wait_served(settings.request, deadline) and self._wait_ready(settings, deadline):
-                    return self._info()
-                if time.monotonic() >= deadline:
-                    raise StackError(
-                        "start_timeout", f"The stack did not take work within {timeout_s:.0f} s.", self._hint()
-                    )
-            raise StackError("start_failed", f"A part of the stack ended at each of {STARTS_MAX} starts.", self._hint())
+            ran = self._children() if is_locked(self._layout.supervisor_lock) else None
+            try:
+                return self._start(profile, deadline, timeout_s)
+            except BaseException as error:
+                try:
+                    self._undo_start(ran)
+                except StackError as stays:
+                    raise StackError(stays.code, f"{error} {stays}") from error
+                raise
 
     def address(self) -> tuple[str, str] | None:
         """(brokers, Redis URL) while the broker runs. Raises StackError ``bad_settings``."""
@@ -137,6 +140,34 @@ class Stack:
         """The folders, closed to others, also those that were open until now. Raises FolderUnusable."""
         private_folder(self._layout.root, self._layout.settings.name, self._layout.own_properties.name)
         private_folder(self._layout.logs, ours=True)
+
+    def _start(self, profile: str | None, deadline: float, timeout_s: float) -> StackInfo:
+        for _ in range(STARTS_MAX):
+            settings = self._ask(profile)
+            if self._wait_served(settings.request, deadline) and self._wait_ready(settings, deadline):
+                return self._info()
+            if time.monotonic() >= deadline:
+                why = f"The stack did not take work within {timeout_s:.0f} s, and was ended; --timeout gives it longer."
+                raise StackError("start_timeout", why, self._hint())
+        raise StackError("start_failed", f"A part of the stack ended at each of {STARTS_MAX} starts.", self._hint())
+
+    def _children(self) -> frozenset[Child]:
+        """The children that run now."""
+        state = read_state(self._layout)
+        found = (state.child(name) for name in CHILDREN if _runs(state, name)) if state is not None else ()
+        return frozenset(child for child in found if child is not None)
+
+    def _undo_start(self, ran: frozenset[Child] | None) -> None:
+        """End what a start has begun. ``ran``: the children that a supervisor had before; None: there was none."""
+        if ran is None:
+            self._down()
+            return
+        for child in self._children() - ran:
+            kill(child.pid, child.started, signal.SIGTERM)
+            if not _ended(child.pid, child.started, _STOP_S_MAX):
+                kill(child.pid, child.started, signal.SIGKILL)
+            if not _ended(child.pid, child.started):
+                raise StackError("stop_failed", f"Process {child.pid} of the stack does not end.")
 
     def _ask(self, profile: str | None) -> StackSettings:
         """Writes down what is wanted and makes a supervisor look at it."""
@@ -243,6 +274,8 @@ class Stack:
 
     def _down(self) -> bool:
         ran = is_locked(self._layout.supervisor_lock)
+        if ran:  # its first word comes a moment after it has the lock
+            wait_until(lambda: read_state(self._layout) is not None, _KILL_S_MAX)
         state = read_state(self._layout)
         if ran and state is not None:
             pid, started = state.supervisor_pid, start_tick(state.supervisor_pid) or 0
@@ -313,9 +346,9 @@ def _recorded() -> tuple[str, ...]:
         return ()
 
 
-def _ended(pid: int, started: int) -> bool:
-    """True once a process that was killed is gone; False if that takes too long."""
-    return wait_until(lambda: not is_alive(pid, started), _KILL_S_MAX)
+def _ended(pid: int, started: int, patience_s: float = _KILL_S_MAX) -> bool:
+    """True once a process that was asked to end is gone; False if that takes too long."""
+    return wait_until(lambda: not is_alive(pid, started), patience_s)
 
 
 def _runs(state: State | None, name: str) -> bool:

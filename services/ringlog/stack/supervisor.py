@@ -50,6 +50,7 @@ class Supervisor:
     def run(self) -> None:
         """Serves the first request, then waits for signals until it is asked to stop."""
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        self._write_state()  # who is to be ended while it still starts must be known
         self._serve()
         while True:
             number = self._next_signal()
