@@ -11,6 +11,7 @@ import typer
 
 from ringlog.log.errors import LogError
 from ringlog.runtime.context import log_in_at, recall
+from ringlog.runtime.inputs import PROPERTIES_BYTES_MAX, read_text
 from ringlog.runtime.kafka_config import VARIABLE, brokers_of_file, spark_options, use
 from ringlog.runtime.kafka_security import BadKafkaConfig
 from ringlog.runtime.properties import BadPropertyLine, read_properties
@@ -159,7 +160,7 @@ def log_in(bootstrap: str | None, given: Path | None) -> str:
 def producer_options(path: Path) -> tuple[tuple[str, str], ...]:
     """The ``name=value`` lines of a file, as Java reads them; ends the program with status 2 where it has others."""
     try:
-        lines = read_properties(path.read_text(encoding="utf-8"))
+        lines = read_properties(read_text(path.absolute(), PROPERTIES_BYTES_MAX))
     except (OSError, UnicodeDecodeError) as error:
         raise typer.BadParameter(f"{path} cannot be read: {error}") from error
     except BadPropertyLine as bad:

@@ -32,6 +32,8 @@ def test_credentials_are_read_as_they_were_granted(tmp_path: Path) -> None:
             producer_options(path)
     with pytest.raises(typer.BadParameter, match="cannot be read"):
         producer_options(tmp_path)
+    with pytest.raises(typer.BadParameter, match="more than 1,048,576 bytes"):
+        producer_options(Path("/dev/zero"))
 
 
 @pytest.mark.parametrize(("name", "value"), sorted(ORDER.items()))

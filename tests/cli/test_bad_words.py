@@ -92,3 +92,10 @@ def test_what_has_no_end_is_not_read_to_its_end(words: list[str], code: str, tmp
     ended = CliRunner().invoke(app, [*here, *cluster])
     assert (ended.exit_code, ended.stdout, ended.stderr.split(":")[0]) == (2, "", code), ended.exception
     assert f"has more than {INPUT_BYTES_MAX:,} bytes" in ended.stderr
+
+
+def test_a_schema_without_an_end_is_not_read_to_its_end() -> None:
+    words = ["cdc", "import-debezium", "--topic", "t", "--schema", "1=/dev/zero"]
+    ended = CliRunner().invoke(app, [*words, "--bootstrap", "127.0.0.1:1", "--cluster", "c"])
+    assert (ended.exit_code, ended.stdout, ended.stderr.split(":")[0]) == (1, "", "bad_option"), ended.exception
+    assert f"has more than {INPUT_BYTES_MAX:,} bytes" in ended.stderr

@@ -209,6 +209,11 @@ def test_a_log_in_that_is_not_simple_is_refused_and_not_shown(tmp_path: Path, lo
     assert SECRET not in str(refused.value)
 
 
+def test_a_file_without_an_end_is_not_read_to_its_end() -> None:
+    with pytest.raises(BadKafkaConfig, match="it has more than 1,048,576 bytes"):
+        read_kafka_config(Path("/dev/zero"))
+
+
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "bytes").write_bytes(b"\xff\xfe")
     for name in ("nowhere", "", "bytes"):

@@ -67,6 +67,13 @@ def test_settings_of_the_users_own_win(tmp_path: Path) -> None:
     with pytest.raises(StackError, match="line 2") as refused:
         broker.own_properties(where)
     assert refused.value.code == "bad_settings"
+    where.own_properties.unlink()
+    for endless in ("/dev/zero", "/dev/urandom"):
+        where.own_properties.symlink_to(endless)
+        with pytest.raises(StackError, match=r"more than 1,048,576 bytes|not text in UTF-8") as refused:
+            broker.own_properties(where)
+        assert refused.value.code == "bad_settings"
+        where.own_properties.unlink()
 
 
 def test_a_broker_has_threads_by_the_processors_and_at_most_those_of_kafka() -> None:

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from ringlog.cli.connection import Bootstrap, Cluster, connect, fail, resolve
+from ringlog.runtime.inputs import read_text
 from ringlog.runtime.signals import stop_on_signals
 
 
@@ -59,7 +60,8 @@ def import_debezium(
         fail("bad_option", "--group: must name the import", 2)
     context = resolve(bootstrap, cluster)
     try:
-        schemas = {int(number): avro_schema(Path(name).read_text()) for number, name in rename(schema or ()).items()}
+        files = {int(number): Path(name).absolute() for number, name in rename(schema or ()).items()}
+        schemas = {number: avro_schema(read_text(path)) for number, path in files.items()}
         tables = rename(table or ())
     except (ValueError, OSError, BadRecord) as error:
         fail("bad_option", str(error))

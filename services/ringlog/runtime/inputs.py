@@ -12,6 +12,8 @@ from typing import IO, Final
 STDIN: Final = Path("-")
 INPUT_BYTES_MAX: Final = 64 * 2**20
 """Of a command, a plan, a script or a progress: far above any that can be carried out."""
+PROPERTIES_BYTES_MAX: Final = 2**20
+"""Of options, a ``name=value`` line each."""
 
 
 class InputTooLarge(OSError):

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from ringlog.runtime import kafka_oauth as oauth
+from ringlog.runtime.inputs import PROPERTIES_BYTES_MAX, read_text
 from ringlog.runtime.kafka_oauth import OAuth
 from ringlog.runtime.kafka_security import MODULES, PLAIN, PROTOCOLS, BadKafkaConfig, Security
 from ringlog.runtime.properties import BadPropertyLine, Property, read_properties
@@ -37,7 +38,7 @@ def read_kafka_config(path: Path | None, variables: Iterable[tuple[str, str]] = 
 
 def _lines(path: Path) -> tuple[Property, ...]:
     try:
-        return read_properties(path.read_text(encoding="utf-8"))
+        return read_properties(read_text(path.absolute(), PROPERTIES_BYTES_MAX))
     except BadPropertyLine as bad:
         raise BadKafkaConfig(f"{path}, line {bad.number}: {bad.rule}") from bad
     except UnicodeDecodeError as error:

@@ -28,6 +28,7 @@ from ringlog.stack.ports import HOST
 
 HEAP_MIB = 512
 MESSAGE_BYTES_MAX = 2 * 1024 * 1024
+OWN_BYTES_MAX = 1024 * 1024
 INTERNAL_PARTITIONS = 4
 SESSION_TIMEOUT_MS = 3000
 HEARTBEAT_MS = 500
@@ -107,9 +108,15 @@ def threads(processors: int) -> dict[str, str]:
 def own_properties(layout: StackLayout) -> dict[str, str]:
     """The user's own settings; empty without the file. Raises StackError ``bad_settings`` for a line that is none."""
     try:
-        text = layout.own_properties.read_text(encoding="utf-8")
+        with layout.own_properties.open("rb") as file:
+            data = file.read(OWN_BYTES_MAX + 1)
+        text = data.decode()
     except FileNotFoundError:
         return {}
+    except UnicodeDecodeError as error:
+        raise StackError("bad_settings", f"{layout.own_properties}: not text in UTF-8.") from error
+    if len(data) > OWN_BYTES_MAX:
+        raise StackError("bad_settings", f"{layout.own_properties} has more than {OWN_BYTES_MAX:,} bytes.")
     found: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         name, equals, value = line.strip().partition("=")
