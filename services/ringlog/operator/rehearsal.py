@@ -26,6 +26,7 @@ from ringlog.kernel.operations.gates import REPORTED_STAGES, gaining_nodes
 from ringlog.kernel.operations.stages import in_flight, is_ended
 from ringlog.kernel.outcome import Outcome, OutcomeKind, Rejected
 from ringlog.kernel.state import EMPTY_STATE, ClusterState
+from ringlog.kernel.tablets.track import is_draining
 from ringlog.kernel.values import Command, StreamReport, is_token
 from ringlog.log.author import Author
 from ringlog.operator import rehearsed_tablets, rehearsed_zones, views
@@ -258,7 +259,8 @@ class Rehearsal:
     def _drive(self, value: Json, *, to_end: bool) -> Json:
         """Move operations on, every node acknowledging at once; the answer has the stages they entered, in order.
 
-        To finish everything includes what the coordinator does besides: a generation that was only requested.
+        To finish everything includes what the coordinator does besides: a generation that was only requested. A node
+        that leaves gives its tablets away on the way to the end, by the balancer's plans.
         """
         wanted = _text(value, "operation") if "operation" in value else None
         if wanted is not None and wanted not in self.state.operations:
@@ -270,7 +272,7 @@ class Rehearsal:
         until_quiet = to_end and wanted is None
         for _ in range(STEPS_MAX):
             still = {name for name in goals if not self._arrived(name, begun[name], to_end)}
-            if (not still and not until_quiet) or not self._coordinate(still):
+            if (not still and not until_quiet) or not (self._coordinate(still) or (to_end and self._drain(still))):
                 break
         stages = [mark.stage for name in goals for mark in self.state.operations[name].marks[begun[name] :]]
         return {"done": value["do"], "epoch": self.state.epoch, "stages": stages}
@@ -278,6 +280,14 @@ class Rehearsal:
     def _arrived(self, name: str, marks: int, to_end: bool) -> bool:
         operation = self.state.operations[name]
         return is_ended(operation) or (not to_end and len(operation.marks) > marks)
+
+    def _drain(self, goals: set[str]) -> bool:
+        """One plan of the balancer for the sake of ``goals``, carried out; False if none of them waits for one."""
+        if not any(is_draining(self.state, self.state.operations[name]) for name in goals):
+            return False
+        reports = rehearsed_tablets.moved_on(lambda: self.state, self._reports, self._accepted, self._settle)
+        self._reports = reports or self._reports
+        return reports is not None
 
     def _coordinate(self, goals: set[str]) -> bool:
         """One round of the coordinator, all nodes acknowledging, no operation moved on but ``goals``; True if anything

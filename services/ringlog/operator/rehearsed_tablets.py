@@ -110,15 +110,32 @@ def balanced(
     """``do balance``: plans until one is empty, each carried out to its end; and the reports as they are then."""
     plans = migrations = 0
     advice = _advice(state(), reports, tables)
-    while advice.moves and plans < PLANS_MAX:
-        before = state()
-        if not apply(MigrateTablets(advice.moves)):
-            break
-        settle()
+    while plans < PLANS_MAX and (after := _carried_out(state, reports, advice, apply, settle)) is not None:
         plans, migrations = plans + 1, migrations + len(advice.moves)
-        reports = _followed(before, reports, advice.moves)
+        reports = after
         advice = _advice(state(), reports, tables)
     return {"done": "balance", "plans": plans, "migrations": migrations, "stop": advice.stop or None}, reports
+
+
+def moved_on(
+    state: Callable[[], ClusterState], reports: Reports, apply: Callable[[Command], bool], settle: Callable[[], None]
+) -> Reports | None:
+    """One plan, carried out to its end: the reports as they are then; None if it was empty, or was refused."""
+    return _carried_out(state, reports, _advice(state(), reports, None), apply, settle)
+
+
+def _carried_out(
+    state: Callable[[], ClusterState],
+    reports: Reports,
+    advice: Advice,
+    apply: Callable[[Command], bool],
+    settle: Callable[[], None],
+) -> Reports | None:
+    before = state()
+    if not advice.moves or not apply(MigrateTablets(advice.moves)):
+        return None
+    settle()
+    return _followed(before, reports, advice.moves)
 
 
 def resized(
