@@ -300,6 +300,7 @@ class BatchRunner:
         if self._lake is None:
             yield out
             return
+        self._lake.check_there()
         self._lake.describe(self._replica.state)
         ends = self._offsets.ends(self._settings.sink_topic)
         kept = out.persist()

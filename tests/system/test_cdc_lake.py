@@ -6,13 +6,14 @@ import shutil
 import signal
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.system.cdc_world import World, founded, now_us, until, write
-from tests.system.test_cdc_job import run_to_idle
+from tests.system.test_cdc_job import run_to_idle, start
 from tests.system.test_cdc_kill import alive, driver, in_hand
 
 from ringlog.audit.lake import audit_lake
@@ -119,6 +120,30 @@ def test_a_killed_driver_and_a_lost_checkpoint_leave_each_row_once_in_the_topic_
     wrong = twice.withColumn("cdc$source_offset", lit(10**6).cast("bigint"))
     wrong.write.format("delta").mode("append").save(carts)
     audited(shop, lake, {"lake_complete": 3, "lake_once": 3, "lake_nothing_else": 3})
+
+
+def test_a_running_job_notices_that_its_lake_is_gone_before_it_acknowledges_more(
+    stack: StackInfo, shop: World, spark: SparkSession, tmp_path: Path
+) -> None:
+    lake, checkpoint = tmp_path / "lake", tmp_path / "checkpoint"
+    job = start(stack, shop.cluster, checkpoint, spark, lake=str(lake))
+    try:
+        shop.send(some(0, 40))
+        until(lambda: len(shop.rows()) == 40 and job.is_idle(), "the first rows")
+        shutil.rmtree(lake)
+        shop.send(some(40, 80))
+        with pytest.raises(CdcError) as lost:
+            job.wait()
+    finally:
+        with suppress(CdcError):
+            job.stop()
+    assert lost.value.code == "lake_lost"
+    assert "bring that lake back" in lost.value.hint
+    assert len(shop.rows()) == 40, "the topic has no more than the lake had"
+    assert not lake.exists(), "nothing was begun anew"
+    with pytest.raises(CdcError) as lost:
+        run_to_idle(stack, shop.cluster, checkpoint, spark, lake=str(lake))
+    assert lost.value.code == "lake_lost"
 
 
 def audited(shop: World, lake: Path, failures: dict[str, int]) -> None:

@@ -107,13 +107,13 @@ def test_a_lake_that_was_lost_is_not_begun_anew(spark: SparkSession, tmp_path: P
     def lake() -> Lake:
         return Lake(DeltaTables(spark, identity.author), identity, Made(checkpoint, identity))
 
-    def add(number: int) -> None:
+    def add(number: int, to: Lake | None = None) -> None:
         found = row(source_offset=number)
         rows = spark.createDataFrame(
             [("shop.people", found.generation, -5, bytearray(encode_cdc_row(found)))],
             "table string, generation bigint, token bigint, value binary",
         )
-        lake().add(rows, LakeCommit(number, {}), {"shop.people": FIELDS})
+        (to or lake()).add(rows, LakeCommit(number, {}), {"shop.people": FIELDS})
 
     with pytest.raises(CdcError) as refused:
         lake().check_signed()
@@ -123,14 +123,23 @@ def test_a_lake_that_was_lost_is_not_begun_anew(spark: SparkSession, tmp_path: P
     for number in (1, 2):
         add(number)
     assert table_in(spark, root, "shop/people_scylla_cdc_log").count() == 2
+    running = lake()
+    add(3, running)
     shutil.rmtree(root / "shop")
-    with pytest.raises(CdcError, match="lost the table of") as refused:
-        add(3)
+    for other in (running, None):
+        with pytest.raises(CdcError, match="lost the table of") as refused:
+            add(4, other)
+        assert refused.value.code == "lake_lost"
     (mark,) = (checkpoint / "lake.tables").iterdir()
     assert str(mark) in refused.value.hint
     mark.unlink()
-    add(3)
+    add(4, running)
     assert table_in(spark, root, "shop/people_scylla_cdc_log").count() == 1
+    running.check_there()
+    shutil.rmtree(root)
+    with pytest.raises(CdcError, match="does not know it") as refused:
+        running.check_there()
+    assert refused.value.code == "lake_lost"
 
 
 @pytest.mark.soak("generations and streams follow the state")

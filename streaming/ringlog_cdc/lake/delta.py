@@ -62,6 +62,16 @@ class DeltaTables:
                 "lake_unreadable", str(error).splitlines()[0], "is Delta among Spark's jars, and PATH a lake?"
             ) from error
 
+    def is_there(self, path: str) -> bool:
+        """Is there a table, by its log alone? One question to the file system. Raises CdcError ``lake_unreadable``."""
+        context: Any = self.session.sparkContext
+        try:
+            log = context._jvm.org.apache.hadoop.fs.Path(f"{path}/_delta_log")
+            return bool(log.getFileSystem(context._jsc.hadoopConfiguration()).exists(log))
+        except Py4JJavaError as error:
+            why = str(error.java_exception).splitlines()[0]
+            raise CdcError("lake_unreadable", why, "does the lake's store answer?") from error
+
     def columns(self, path: str) -> dict[str, str] | None:
         """Column to Spark type of a table; None if there is none."""
         found = self.load(path)

@@ -9,7 +9,7 @@ Each commit has the epoch as its number: a driver that lags behind, of this writ
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -55,9 +55,12 @@ Mark = tuple[str, int, int | None, int | None, int | None]
 
 
 class Descriptions:
-    """The two tables of one lake. For one thread at a time."""
+    """The two tables of one lake. For one thread at a time. ``check``: called before anything is written; may raise."""
 
-    def __init__(self, delta: DeltaTables, root: str, cluster_id: str) -> None:
+    def __init__(
+        self, delta: DeltaTables, root: str, cluster_id: str, check: Callable[[], None] = lambda: None
+    ) -> None:
+        self._check = check
         self._delta = delta
         self._root = root
         self._cluster_id = cluster_id
@@ -68,6 +71,7 @@ class Descriptions:
         marks = {found.timestamp: _mark(found) for found in state.generations}
         if marks == self._marks or not marks:
             return False
+        self._check()
         if not self._marks:
             self._marks = self._read()
         for generation in state.generations:

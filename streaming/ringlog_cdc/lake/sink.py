@@ -101,19 +101,21 @@ class Lake:
         self.delta = delta
         self._rows_per_file = rows_per_file
         self._there: dict[str, dict[str, str] | None] = {}
-        self._descriptions = Descriptions(delta, identity.root, identity.cluster_id)
+        self._descriptions = Descriptions(delta, identity.root, identity.cluster_id, self.check_there)
         self._lock = threading.Lock()
 
     def describe(self, state: ClusterState) -> None:
-        """Bring generations and streams in step with the state."""
+        """Bring generations and streams in step with the state. Raises CdcError ``lake_lost``."""
         with self._lock:
             self._descriptions.keep(state)
 
     def append(self, rows: DataFrame, entry: PlanEntry, fields: Mapping[str, TableFields], told: Positions) -> None:
         """Add the rows of a plan part (``with_heads``), each table's in one commit, unless they are there.
 
-        ``fields``: what their tables are decoded by; ``told``: where the CDC topic ended before the part.
+        ``fields``: what their tables are decoded by; ``told``: where the CDC topic ended before the part. Raises
+        CdcError ``lake_lost``.
         """
+        self.check_there()
         self.add(rows, commit_of(entry, self.identity, told), fields)
 
     def add(self, rows: DataFrame, commit: LakeCommit, fields: Mapping[str, TableFields]) -> dict[str, int]:
@@ -128,7 +130,7 @@ class Lake:
 
     def _add(self, table: str, rows: DataFrame, count: int, commit: LakeCommit, fields: TableFields | None) -> None:
         path = log_path(self.identity.root, table)
-        if self._there.get(table) is None:
+        if self._there.get(table) is None or not self.delta.is_there(path):
             self._there[table] = self.delta.columns(path)
             if self._there[table] is None and self._made is not None:
                 self._made.check(table)
@@ -156,11 +158,19 @@ class Lake:
     def check_signed(self) -> None:
         """Raises CdcError ``lake_lost`` unless this checkpoint has signed here."""
         if self.identity.author not in self._authors():
-            raise CdcError(
-                "lake_lost",
-                f"the checkpoint has written to {self.identity.root}, and what is there now does not know it",
-                "bring that lake back; or delete lake.json in the checkpoint: this one is filled from the CDC topic",
-            )
+            raise self._lost()
+
+    def check_there(self) -> None:
+        """Before each part, at little cost: raises CdcError ``lake_lost`` if what the checkpoint has signed is gone."""
+        if not self.delta.is_there(description_path(self.identity.root, WRITERS)):
+            raise self._lost()
+
+    def _lost(self) -> CdcError:
+        return CdcError(
+            "lake_lost",
+            f"the checkpoint has written to {self.identity.root}, and what is there now does not know it",
+            "bring that lake back; or delete lake.json in the checkpoint: this one is filled from the CDC topic",
+        )
 
     def _authors(self) -> list[str]:
         there = self.delta.load(description_path(self.identity.root, WRITERS))
