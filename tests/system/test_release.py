@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from ringlog.kernel.changes import CHANGES_OF
 from ringlog.log.held import held
 from ringlog.log.topics import SCHEMAS, topic_name
 from ringlog.stack import StackInfo
-from ringlog.wire.changes import encode_change
+from ringlog.wire.changes import content_of, decode_change, encode_change
 from ringlog_schemas import CatalogueSchema, current, fingerprint_of
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
@@ -118,14 +119,21 @@ def _schemas(agents: AgentsWorld) -> None:
 
 
 def _restores(agents: AgentsWorld) -> None:
-    """A key that nobody ended, and one that was lost: the next publisher writes a tombstone, and the record."""
+    """A key that nobody ended, one that was lost, one under which somebody wrote something else: the next publisher
+    writes a tombstone, and the records.
+    """
     servers, topic = agents.stack.bootstrap_servers, topic_name(agents.cluster, "features")
     until(lambda: "tablets" in held(servers, topic, bytes), "the feature to be told")
     agents.running("publisher").stop()
     producer = Producer({"bootstrap.servers": servers})
     producer.produce(topic, encode_change(CHANGES_OF["features"](1, "ghost", 1)), key=b"ghost", partition=0)
     producer.produce(topic, None, key=b"tablets", partition=0)
+    nodes = topic_name(agents.cluster, "nodes")
+    key, value = next(iter(held(servers, nodes, bytes).items()))
+    other: Any = decode_change(value)
+    producer.produce(nodes, encode_change(replace(other, address="elsewhere:1")), key=key.encode(), partition=0)
     producer.flush(60)
     assert held(servers, topic, bytes).keys() == {"ghost"}
     agents.start("publisher")
     until(lambda: held(servers, topic, bytes).keys() == {"tablets"}, "the topic to be restored")
+    until(lambda: held(servers, nodes, content_of)[key] == content_of(value), "what somebody else wrote to be replaced")

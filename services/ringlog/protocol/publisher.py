@@ -21,10 +21,13 @@ from ringlog.kernel.values import Epoch
 from ringlog.protocol.direct import Direct
 from ringlog.protocol.effects import At, Barrier, Steps
 from ringlog.protocol.role import Accept, Look, take_id
+from ringlog.wire.changes import content_of, encode_change
 
 ROLE = "publisher"
 TOGETHER = 1_000
 """Change records in one transaction, if they are of several epochs."""
+COMPARED_MAX = 200_000
+"""Values whose content is compared at a take-over: a few seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,13 +125,27 @@ def _resume(last: EpochChange | None, state: ClusterState) -> Steps[bool]:
     return True
 
 
-def restoring(state: ClusterState, held: Callable[[str], Mapping[str, bool]]) -> list[ChangeRecord]:
-    """The records that make the change topics those of ``state``. ``held``: key to whether its value is as this release
-    writes it, of a topic by its suffix.
+@dataclass(frozen=True, slots=True)
+class Restoration:
+    """``records`` make the change topics those of a state. ``other``: how many of them are written since what was there
+    said something else; ``unseen``: how many values, beyond ``COMPARED_MAX``, were compared by their form alone.
+    """
 
-    What a topic lacks is written; so is what was written with an earlier schema, which lacks what is published today.
-    What the state lacks goes: a publisher of an earlier release did not tell of its end. A key that this release does
-    not tell of stays, and so does ``epochs``, which says which state it is.
+    records: tuple[ChangeRecord, ...]
+    other: int
+    unseen: int
+
+
+def restoring(
+    state: ClusterState, held: Callable[[str], Mapping[str, bytes]], compared_max: int = COMPARED_MAX
+) -> Restoration:
+    """What the change topics need to be those of ``state``. ``held``: key to the content of its value
+    (``wire.changes.content_of``), of a topic by its suffix.
+
+    What a topic lacks is written; so is what was written with an earlier schema, which lacks what is published today,
+    and what says something else: somebody else wrote it, or the topic was restored from an older copy. What the state
+    lacks goes: a publisher of an earlier release did not tell of its end. A key that this release does not tell of
+    stays, and so does ``epochs``, which says which state it is.
     """
     wanted = {(record.topic, record.key): record for record in diff(EMPTY_STATE, state) if record.topic != EPOCHS}
     prefixes: dict[str, list[str]] = {}
@@ -141,7 +158,20 @@ def restoring(state: ClusterState, held: Callable[[str], Mapping[str, bool]]) ->
         for key in sorted(keys)
         if (topic, key) not in wanted and key.startswith(tuple(prefixes[topic]))
     ]
-    return gone + [record for (topic, key), record in wanted.items() if not found[topic].get(key, False)]
+    written, other, seen, unseen = [], 0, 0, 0
+    for (topic, key), record in wanted.items():
+        there = found[topic].get(key)
+        if there and seen == compared_max:
+            unseen += 1
+            continue
+        if there:
+            seen += 1
+            assert record.value is not None, "nothing is gone from an empty state"
+            if there == content_of(encode_change(record.value)):
+                continue
+            other += 1
+        written.append(record)
+    return Restoration((*gone, *written), other, unseen)
 
 
 def ahead(published: EpochChange | None, state: ClusterState) -> str | None:

@@ -1,19 +1,25 @@
 """The change topics: records of ``kernel.changes`` to keys and values, and back.
 
 A value is a single object of ``ringlog.changes.<Class>``, the key is text in UTF-8; a record without value (the key is
-gone) has no value on the wire either. Fields are those of the dataclasses, name by name.
+gone) has no value on the wire either. Fields are those of the dataclasses, name by name; ``epoch`` is the first one in
+each schema.
 """
 
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from hashlib import blake2b
+from typing import Any, Final
 
 from ringlog.kernel.changes import TELLINGS, Change, ChangeRecord, EpochChange
-from ringlog.wire.codec import layout, name_of
+from ringlog.wire.codec import is_todays, layout, name_of
 from ringlog.wire.errors import WireError
 from ringlog.wire.mapping import Mapper
+from ringlog.wire.single_object import split
 
+DIGEST_BYTES: Final = 16
+LAST_BYTE: Final = 0x80
+"""Bytes of a whole number on the wire are not below this, but for its last one."""
 CHANGES: dict[str, type[Any]] = {
     f"ringlog.changes.{cls.__name__}": cls for cls in (*(telling.change for telling in TELLINGS), EpochChange)
 }
@@ -38,6 +44,15 @@ def decode_change(data: bytes) -> Change:
         raise WireError("wrong_record", full_name, "a record of ringlog.changes")
     value: Change = mapper(full_name).decode(data)
     return value
+
+
+def content_of(data: bytes) -> bytes:
+    """A digest of what a value says, whatever epoch it is from; empty if it is not as this release writes it."""
+    if not is_todays(data):
+        return b""
+    fingerprint, body = split(data)
+    begin = next((at for at, byte in enumerate(body, start=1) if byte < LAST_BYTE), len(body))
+    return blake2b(body[begin:], digest_size=DIGEST_BYTES, key=fingerprint.to_bytes(8, "big")).digest()
 
 
 def encode_change_record(record: ChangeRecord) -> tuple[str, bytes, bytes | None]:

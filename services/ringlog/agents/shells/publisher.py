@@ -2,7 +2,8 @@
 
 It reads from ``epochs`` how far the topics go before its replica starts, and has all that the replica folds from there
 on as a ``Feed``: every epoch in order, however slow the transactions are. A change topic that lacks a key of the last
-published epoch's state was deleted and made again: what it lacks is written before anything new.
+published epoch's state was deleted and made again, one that says something else under it was written to by others, or
+restored from an older copy: what it should have is written before anything new.
 
 One epoch is in one transaction, however large: a reader of committed records never sees a part of it, and ``epochs``
 and the rest tell of the same epoch. What was lacking is written in several. Nothing is promised of it that a part would
@@ -48,8 +49,7 @@ from ringlog.protocol.publisher import (
 )
 from ringlog.protocol.role import Initialise
 from ringlog.runtime.logs import get_logger
-from ringlog.wire.changes import encode_change_record
-from ringlog.wire.codec import is_todays
+from ringlog.wire.changes import content_of, encode_change_record
 
 TRANSACTION_TIMEOUT_S = 600.0
 """The largest epoch is a generation of a million ranges; brokers allow 900 s unless they are configured otherwise."""
@@ -139,14 +139,16 @@ class PublisherThread(FollowingThread):
     def _restore(self, effect: Restore) -> None:
         state, cluster = effect.state, self.settings.cluster
         self._published = state.epoch
-        records = restoring(
+        found = restoring(
             state,
-            lambda suffix: held(self.settings.bootstrap_servers, topic_name(cluster, suffix), is_todays, self.look),
+            lambda suffix: held(self.settings.bootstrap_servers, topic_name(cluster, suffix), content_of, self.look),
         )
-        if records:
+        if found.unseen:
+            log.info("change_topics_not_compared", records=found.unseen, epoch=state.epoch)
+        if records := found.records:
             names = ", ".join(sorted({topic_name(cluster, record.topic) for record in records}))
-            gone = sum(record.value is None for record in records)
-            log.warning("change_topics_restored", topics=names, records=len(records), gone=gone, epoch=state.epoch)
+            gone, about = sum(record.value is None for record in records), {"other": found.other, "epoch": state.epoch}
+            log.warning("change_topics_restored", topics=names, records=len(records), gone=gone, **about)
             for begin in range(0, len(records), RESTORED_RECORDS_MAX):
                 self._write(records[begin : begin + RESTORED_RECORDS_MAX])
 
