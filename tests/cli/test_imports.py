@@ -42,6 +42,7 @@ def test_the_help_loads_no_sub_command() -> None:
         "ringlog.cli.main",
         "ringlog.private",
         "ringlog.runtime",
+        "ringlog.runtime.collector",
         "ringlog.runtime.kafka_config",
         "ringlog.runtime.kafka_oauth",
         "ringlog.runtime.kafka_options",

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import sys
 
-from ringlog.agents.worker import run
-from ringlog.protocol.roles import ROLES
+from ringlog.runtime.collector import load_undisturbed
 
 if __name__ == "__main__":
+    load_undisturbed()
+    from ringlog.agents.worker import run
+    from ringlog.protocol.roles import ROLES
+
     if len(sys.argv) != 2 or sys.argv[1] not in ROLES:
         sys.exit(f"usage: python -m ringlog.agents {{{' | '.join(ROLES)}}}")
     run(sys.argv[1])

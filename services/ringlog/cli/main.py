@@ -21,6 +21,7 @@ from typer.core import TyperGroup
 
 from ringlog import __version__
 from ringlog.private import refused_by_files
+from ringlog.runtime.collector import end_undisturbed, load_undisturbed
 from ringlog.runtime.kafka_config import VARIABLE, use
 from ringlog.runtime.trust import TRUST_VARIABLE, trust_by
 
@@ -238,6 +239,14 @@ def _streams() -> None:
 
 def main() -> None:
     """Entry point: errors that are expected come out as one line with their code, never as a trace."""
+    load_undisturbed()
+    try:
+        _main()
+    finally:
+        end_undisturbed()
+
+
+def _main() -> None:
     _streams()
     if isinstance(sys.stdout, TextIOWrapper):  # what the terminal's alphabet lacks is shown by its number
         sys.stdout.reconfigure(errors="backslashreplace")

@@ -23,7 +23,6 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from http.client import HTTPException
 from typing import Any, Final
 
 MECHANISM: Final = "OAUTHBEARER"
@@ -117,7 +116,8 @@ class OAuth:
 
     def _asked(self) -> Token:
         """What the identity provider gives now. It is followed to no other place: the secret is for this one."""
-        import urllib.error  # slow to load, and hardly any process needs it
+        import http.client  # slow to load, and hardly any process needs it
+        import urllib.error
         import urllib.parse
         import urllib.request
 
@@ -134,7 +134,7 @@ class OAuth:
                 found: bytes = answer.read(ANSWER_BYTES_MAX)
         except urllib.error.HTTPError as error:
             raise NoToken(f"{self.endpoint} answers {error.code}") from error
-        except (OSError, ValueError, HTTPException) as error:
+        except (OSError, ValueError, http.client.HTTPException) as error:
             raise NoToken(f"{self.endpoint} gives no answer: {type(error).__name__}") from error
         return token_in(found)
 
