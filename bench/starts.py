@@ -132,11 +132,8 @@ class Starts:
         return of_process(words, self.environment(root), log, lambda: "caught up" in log.read_text(encoding="utf-8"))
 
 
-def measured(
-    starts: Starts, names: Sequence[str], roots: Mapping[str, Path], rounds: int
-) -> dict[str, dict[str, Cost]]:
-    """The middle cost of each start, by name and checkout."""
-    found: dict[str, dict[str, Cost]] = {}
+def measure(starts: Starts, names: Sequence[str], roots: Mapping[str, Path], rounds: int) -> None:
+    """The middle cost of each start, by name and checkout: a row each."""
     for name in names:
         for root in roots.values():
             starts.of(name, root)

@@ -18,7 +18,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import grpc
-import httpx
 
 from ringlog.client.channels import channel_to
 from ringlog.kernel.state import ClusterState
@@ -68,6 +67,8 @@ class StatusPages:
         found = state.nodes.get(node)
         if found is None:
             raise Unreachable(f"the directory has no node {node}")
+        import httpx  # slow to load, and many who have peers never look one up
+
         try:
             page = asyncio.run(_status_page(found.address, node, self._trust()))
         except TimeoutError as late:
@@ -100,6 +101,8 @@ def decode_status(page: bytes, node: NodeId, cluster_id: str) -> int:
 
 async def _status_page(address: str, node: NodeId, trust: Trust) -> bytes:
     """The body of a node's status page. Raises TimeoutError, httpx.HTTPError, OSError, ValueError."""
+    import httpx
+
     url, headers = trust.url(f"{address}/v1/status"), {"Accept-Encoding": "identity"} | trust.headers()
     async with (
         asyncio.timeout(LOOK_UP_S),
