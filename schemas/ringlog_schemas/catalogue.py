@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -69,24 +69,43 @@ def fingerprint_of(schema: Mapping[str, Any]) -> int:
     return int.from_bytes(bytes.fromhex(fingerprint(to_parsing_canonical_form(dict(schema)), "CRC-64-AVRO")), "little")
 
 
-def _load(root: Traversable) -> Mapping[str, CatalogueSchema]:
-    found: dict[str, CatalogueSchema] = {}
-    for family in FAMILIES:
-        folder = root / family
-        paths = folder.iterdir() if folder.is_dir() else ()  # an old version has fewer families
-        for path in sorted((path for path in paths if path.name.endswith(SUFFIX)), key=lambda path: path.name):
-            parsed = json.loads(path.read_text(encoding="utf-8"))
-            full_name = f"{parsed['namespace']}.{parsed['name']}"
-            if full_name != f"ringlog.{family}.{path.name.removesuffix(SUFFIX)}":
-                raise ValueError(f"{path.name} in {family} declares {full_name}")
-            found[full_name] = CatalogueSchema(full_name, parsed, fingerprint_of(parsed))
-    return MappingProxyType(found)
+class _Folder(Mapping[str, CatalogueSchema]):
+    """The schemas below a folder by full name, each read when it is asked for: a process needs few of them."""
+
+    def __init__(self, root: Traversable) -> None:
+        self._paths: dict[str, Traversable] = {}
+        self._found: dict[str, CatalogueSchema] = {}
+        for family in FAMILIES:
+            folder = root / family
+            paths = folder.iterdir() if folder.is_dir() else ()  # an old version has fewer families
+            for path in sorted((path for path in paths if path.name.endswith(SUFFIX)), key=lambda path: path.name):
+                self._paths[f"ringlog.{family}.{path.name.removesuffix(SUFFIX)}"] = path
+
+    def __getitem__(self, full_name: str) -> CatalogueSchema:
+        """KeyError if there is none of that name; ValueError if its file declares another one."""
+        found = self._found.get(full_name)
+        if found is None:
+            parsed = json.loads(self._paths[full_name].read_text(encoding="utf-8"))
+            declared = f"{parsed['namespace']}.{parsed['name']}"
+            if declared != full_name:
+                raise ValueError(f"{full_name}: its file declares {declared}")
+            found = self._found[full_name] = CatalogueSchema(full_name, parsed, fingerprint_of(parsed))
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._paths)
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    def __contains__(self, full_name: object) -> bool:
+        return full_name in self._paths
 
 
 @cache
 def current() -> Mapping[str, CatalogueSchema]:
     """The schemas that this release writes, by full name."""
-    return _load(_ROOT)
+    return _Folder(_ROOT)
 
 
 @cache
@@ -104,13 +123,13 @@ def frozen_versions() -> tuple[int, ...]:
 @cache
 def frozen(version: int) -> Mapping[str, CatalogueSchema]:
     """The schemas as they were frozen under ``version``, by full name."""
-    return _load(_ROOT / f"v{version}")
+    return _Folder(_ROOT / f"v{version}")
 
 
 @cache
 def by_fingerprint() -> Mapping[int, CatalogueSchema]:
     """Every schema that this release can read, by fingerprint; of equal ones the present text."""
-    found = {schema.fingerprint: schema for schema in _load(_ROOT / "earlier").values()}
+    found = {schema.fingerprint: schema for schema in _Folder(_ROOT / "earlier").values()}
     for version in frozen_versions():
         found |= {schema.fingerprint: schema for schema in frozen(version).values()}
     found |= {schema.fingerprint: schema for schema in current().values()}

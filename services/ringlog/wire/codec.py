@@ -8,7 +8,7 @@ nor among the frozen versions is refused by name; a schema taken from the topic 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
 
@@ -91,8 +91,15 @@ def encode(full_name: str, record: Mapping[str, Any]) -> bytes:
     return header_of(full_name) + layout(full_name).encode(record)
 
 
-def name_of(data: bytes) -> str:
-    """Full name of the record that a single object is; ``WireError`` if it is none of those that are known."""
+def name_of(data: bytes, expected: Iterable[str] = ()) -> str:
+    """Full name of the record that a single object is; ``WireError`` if it is none of those that are known.
+
+    ``expected``: records that are looked at first. Where it is one of these, as this release writes it, no schema of
+    the others is loaded.
+    """
+    for full_name in expected:
+        if data.startswith(header_of(full_name)):
+            return full_name
     return writer(split(data)[0]).full_name
 
 

@@ -366,16 +366,16 @@ def full_name(record: type[Any]) -> str:
 
 
 @cache
-def _mappers() -> dict[type[Any], Mapper[Any]]:
-    return {record: Mapper(record, layout(full_name(record))) for record in RECORDS}
+def _mapper(record: type[Any]) -> Mapper[Any]:
+    return Mapper(record, layout(full_name(record)))
 
 
 def pack(value: Any) -> bytes:
     """The bytes of a message; raises WireError if a field does not fit."""
-    return _mappers()[type(value)].encode(value)
+    return _mapper(type(value)).encode(value)
 
 
 def unpack(record: type[T], data: bytes) -> T:
     """The message of the bytes, which is to be a ``record``; raises WireError."""
-    value: T = _mappers()[record].decode(data)
+    value: T = _mapper(record).decode(data)
     return value

@@ -376,7 +376,7 @@ encode_dead_letter, decode_dead_letter = _codec(DEAD_LETTER, DeadLetter)
 
 def ack_in(data: bytes) -> CodedAck:
     """What a record of the topic of acknowledgements has: that with a code, or one without."""
-    return _decode_coded_ack(data) if name_of(data) == CODED_ACK else CodedAck(data, b"")
+    return _decode_coded_ack(data) if name_of(data, (CODED_ACK, NODE_ACK)) == CODED_ACK else CodedAck(data, b"")
 
 
 def decode_node_ack(data: bytes) -> NodeAck:
@@ -394,7 +394,7 @@ def decode_requests(data: bytes) -> tuple[CommandRequest | None, ...]:
 
     Raises WireError for a record that is neither, or has more than ``TOGETHER_MAX``.
     """
-    full_name = name_of(data)
+    full_name = name_of(data, (REQUEST, REQUEST_BATCH))
     if full_name == REQUEST:
         return (decode_request(data),)
     if full_name != REQUEST_BATCH:
@@ -423,7 +423,7 @@ def encode_snapshot_record(value: SnapshotRecord) -> bytes:
 
 def decode_snapshot_record(data: bytes) -> SnapshotRecord:
     """Record of the bytes."""
-    full_name = name_of(data)
+    full_name = name_of(data, _SNAPSHOT_RECORDS.values())
     if full_name not in _SNAPSHOT_RECORDS.values():
         raise WireError("wrong_record", full_name, "a record of the topic snapshots")
     value: SnapshotRecord = mapper(full_name).decode(data)
