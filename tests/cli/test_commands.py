@@ -137,7 +137,7 @@ def test_small_commands_load_nothing_large() -> None:
     code = (
         "import sys; from ringlog.cli.main import main; sys.argv = ['ringlog', 'token']\n"
         "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code, end\n"
-        "print(sorted({'confluent_kafka', 'starlette', 'faust', 'redis', 'pyspark', 'pandas'} & sys.modules.keys()))\n"
+        "print(sorted({'confluent_kafka', 'fastapi', 'faust', 'redis', 'pyspark', 'pandas'} & sys.modules.keys()))\n"
     )
     sources = os.pathsep.join(str(ROOT / name) for name in ("services", "streaming", "schemas"))
     environment = {**os.environ, "PYTHONPATH": sources}

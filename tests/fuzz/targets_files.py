@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from starlette.applications import Starlette
+from fastapi import FastAPI
 
 from ringlog.audit.delta_log import decode_actions, decode_last
 from ringlog.audit.topics import AuditError
@@ -217,7 +217,7 @@ def _caches() -> tuple[bytes, ...]:
 
 
 @cache
-def _node() -> tuple[Holder, Starlette]:
+def _node() -> tuple[Holder, FastAPI]:
     """A node with rows, in the state in which it is asked for a stream."""
     before = next(
         step.after
@@ -250,7 +250,7 @@ def http(data: bytes) -> None:
     assert status < 500 or status == 503, (status, answer[:300])
 
 
-async def _asked(api: Starlette, method: str, path: str, body: bytes) -> tuple[int, bytes]:
+async def _asked(api: FastAPI, method: str, path: str, body: bytes) -> tuple[int, bytes]:
     """One request over ASGI."""
     plain, _, query = path.partition("?")
     scope = {

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import uvicorn
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from fastapi import FastAPI, HTTPException, Request, Response
+from fastapi.exceptions import RequestValidationError
 
 from ringlog.client.merge import LiveCell, LivePartition, LiveRow, merged
 from ringlog.node.data_side import DataSide
@@ -51,15 +48,24 @@ def make_api(
     hosts: Sequence[str] = ("127.0.0.1",),
     watched: WatchedProcess | None = None,
     trust: Callable[[], Trust] = current,
-) -> Starlette:
+) -> FastAPI:
     """The routes of one node. ``clock`` says which cells' time to live is over; ``data``: its registers; ``hosts``: the
     names that it answers under; ``watched``: shows its figures, and whether it is ready; ``trust``: has the tokens.
     """
+    api = FastAPI(title=f"ringlog node {name}", docs_url=None, redoc_url=None)
+    api.add_middleware(Doorkeeper, hosts=hosts, tokens=lambda: trust().tokens)
 
-    def status(_request: Request) -> Response:
+    @api.exception_handler(RequestValidationError)
+    def malformed(_request: Request, broken: RequestValidationError) -> Response:
+        # Without the input itself: what JSON cannot hold again (NaN, half a surrogate pair) would fail the answer.
+        detail = [{"loc": list(one["loc"]), "msg": one["msg"]} for one in broken.errors()]
+        return Response(json.dumps({"detail": detail}), 422, media_type="application/json")
+
+    @api.get("/v1/status")
+    def status() -> dict[str, Any]:
         about_data = {} if data is None else _about(data)
         with holder.lock:
-            found = about_data | {
+            return about_data | {
                 "node": holder.node,
                 "cluster_id": holder.state.cluster_id,
                 "name": name,
@@ -68,37 +74,28 @@ def make_api(
                 "rows": len(holder.store),
                 "positions": {str(p): o for p, o in sorted(holder.positions.items())},
             }
-        return JSONResponse(found)
 
-    def rows(request: Request) -> Response:
-        table = request.path_params["table"]
+    @api.get("/v1/tables/{table}/rows/{partition_key_hex}")
+    def rows(table: str, partition_key_hex: str) -> dict[str, Any]:
         try:
-            key = bytes.fromhex(request.path_params["partition_key_hex"])
+            key = bytes.fromhex(partition_key_hex)
         except ValueError:
             raise HTTPException(422, "the partition key must be hex") from None
         with _refusals(), holder.lock:
             epoch, versions = holder.read(table, key)
             shape = holder.shape(table)
         live = merged((decode_mutation(version.value) for version in versions), shape, clock.now_us())
-        return JSONResponse({"epoch": epoch, "versions": len(versions)} | shown(live))
+        return {"epoch": epoch, "versions": len(versions)} | shown(live)
 
-    def seen(request: Request) -> Response:
-        assert watched is not None, "it has a route"
-        found = answer(request.url.path, watched, is_admitted=request.scope[ADMITTED])
-        return Response(found.body, found.status, media_type=found.media_type)
+    if watched is not None:
 
-    routes = [
-        Route("/v1/status", status),
-        Route("/v1/tables/{table}/rows/{partition_key_hex}", rows),
-        *(Route(path, seen) for path in (METRICS, HEALTH) if watched is not None),
-    ]
-    guard = Middleware(Doorkeeper, hosts=hosts, tokens=lambda: trust().tokens)
-    return Starlette(routes=routes, middleware=[guard], exception_handlers={HTTPException: _refused})
+        def seen(request: Request) -> Response:
+            found = answer(request.url.path, watched, is_admitted=request.scope[ADMITTED])
+            return Response(found.body, found.status, media_type=found.media_type)
 
-
-def _refused(_request: Request, why: Exception) -> Response:
-    assert isinstance(why, HTTPException)
-    return JSONResponse({"detail": why.detail}, why.status_code, why.headers)
+        for path in (METRICS, HEALTH):
+            api.add_api_route(path, seen, response_model=None)
+    return api
 
 
 def shown(live: LivePartition) -> dict[str, Any]:
@@ -132,7 +129,7 @@ def _about(data: DataSide) -> dict[str, Any]:
 class HttpServer:
     """uvicorn in a thread of its own, on a socket that listens already; the process keeps its signal handlers."""
 
-    def __init__(self, api: Starlette, listening: socket.socket, trust: Callable[[], Trust] = current) -> None:
+    def __init__(self, api: FastAPI, listening: socket.socket, trust: Callable[[], Trust] = current) -> None:
         config = uvicorn.Config(api, log_config=None, access_log=False, lifespan="off")
         # asyncio does so only for sockets that name their protocol; an answer would wait for an acknowledgement else.
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
