@@ -93,6 +93,12 @@ def test_a_member_comes_and_goes_in_two_steps() -> None:
     assert views.service(state) == {"read": ["n2"], "write": ["n2"], "excluded": [], "size": 1, "automatic": False}
 
 
+def test_a_refusal_calls_a_node_s_state_what_views_call_it() -> None:
+    state = applied(of(2), node(3), Join(THREE, (30,), SEED))
+    folded = fold(state, entry(state, AddServiceMember(THREE)))
+    assert folded.outcome.detail == "node: n3 is bootstrapping, so it can be no member"
+
+
 def test_the_last_member_never_goes() -> None:
     state = settled(applied(of(2), AddServiceMember(ONE)))
     assert code(state, RemoveServiceMember(ONE)) == "last_member"

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Final
 
 from ringlog.kernel.commands.rules import bad_witnesses, broken_field, registered
+from ringlog.kernel.operations.node_states import shown_state
 from ringlog.kernel.outcome import Accepted, Decision, EntryContext, Rejected
 from ringlog.kernel.service import (
     EXCLUDED_MAX,
@@ -35,7 +36,7 @@ from ringlog.kernel.service import (
     read_group,
     unfit,
 )
-from ringlog.kernel.state import ClusterState, ServiceGoal, advance
+from ringlog.kernel.state import STAYS, ClusterState, ServiceGoal, advance
 from ringlog.kernel.values import Before, Command, Witness
 
 CODES: Final = {
@@ -66,6 +67,7 @@ def decide_add_service_member(state: ClusterState, command: AddServiceMember, co
     if node.id in state.service:
         return Rejected("member_exists", f"node: {node.name} is in the metadata service: {_stage(state, node.id)}")
     if (why := unfit(state, node)) is not None:
+        why = why if node.state in STAYS else f"is {shown_state(state, node.id)}"
         return Rejected("wrong_node_state", f"node: {node.name} {why}, so it can be no member")
     if (busy := _busy(state)) is not None:
         return busy
