@@ -8,7 +8,7 @@ lies within their bounds then leaves out what is there:
 - nothing of a mutation that has a letter goes out;
 - a row that is there does not go out again, and of a write (of its part with one timestamp) whose last row is there
   none does: with other options of the table it may have had another number of rows;
-- a write that is half written is completed behind what is there (``ringlog_cdc.known.Rest``);
+- a write that is half written is completed behind what is there (``ringlog_cdc.known.RestOfWrite``);
 - no letter goes out for a mutation that has a row: its generation may have closed since.
 
 The index is made once, after the right of all earlier incarnations to write was taken away, and never changed: a part

@@ -34,7 +34,7 @@ NEVER_CUT = 2**31 - 1
 
 
 class RecordColumns:
-    """Records of batches as the Arrow functions want them (``ringlog_cdc.arrow.IN``). Expressions are made once, for
+    """Records of batches as the Arrow functions want them (``ringlog_cdc.arrow.read``). Expressions are made once, for
     each is a few calls into the JVM.
     """
 

@@ -1,7 +1,7 @@
 """Who uses a part of the schema, in words: what keeps a table, a column, a type or a function from being dropped.
 
 Both directions of each dependency stand here or beside the rule that makes the using part: what is made uses only what
-is there, and what is used is not dropped. Invariant: ``kernel.invariants.derived``.
+is there, and what is used is not dropped. Invariant: ``invariants.cluster.derived``.
 """
 
 from __future__ import annotations
