@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
-from typing import Any
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, get_args, get_type_hints
 
 import pytest
 from immutables import Map
 
 from ringlog.kernel.commands.keyspaces import CreateKeyspace
 from ringlog.kernel.commands.movements import Leave, Replace
+from ringlog.kernel.commands.schema_batch import SchemaStatement
 from ringlog.kernel.registry import COMMANDS
 from ringlog.kernel.state import EMPTY_STATE
 from ringlog.kernel.values import Column, Position
@@ -78,6 +81,30 @@ def test_the_tables_speak_of_fields_that_there_are() -> None:
     assert set(BY_NAME) <= names | {"streams", "preimage"}
     for kind, defaults in DEFAULTS.items():
         assert defaults.keys() <= {field.name for field in fields(COMMANDS[kind])}, kind
+
+
+IDS_OF_NODES = re.compile(r"\bIds? of (?:\w+ ){0,2}nodes?\b")
+
+
+def documented(model: Any) -> Iterator[tuple[str, str]]:
+    """Each field of a command, or of a value that stands in one, and its doc."""
+    hints = get_type_hints(model, include_extras=True)
+    for field in fields(model):
+        hint = hints[field.name]
+        yield field.name, next((one for one in getattr(hint, "__metadata__", ()) if isinstance(one, str)), "")
+        yield from (found for inner in values_in(hint) for found in documented(inner))
+
+
+def values_in(hint: Any) -> Iterator[Any]:
+    if isinstance(hint, type) and is_dataclass(hint) and hint is not SchemaStatement:  # which has commands
+        yield hint
+    for inner in get_args(hint):
+        yield from values_in(inner)
+
+
+def test_each_field_that_holds_nodes_takes_their_names() -> None:
+    told = {name for command in COMMANDS.values() for name, doc in documented(command) if IDS_OF_NODES.search(doc)}
+    assert told | {"learners"} == set(NODE_FIELDS), "learners: those of applied without a vote"
 
 
 def test_typed_intents_take_names_and_choose_tokens_from_the_seed_in_the_command() -> None:

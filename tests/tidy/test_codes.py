@@ -59,7 +59,41 @@ def test_no_code_of_the_program_is_of_nobody() -> None:
     assert [code for table in PROGRAM_CODES.values() for code in table if sources.count(f'"{code}') < 2] == []
 
 
+WORDS_OF_ITS_OWN = ("services/ringlog/kernel/balance/", "services/ringlog/sim/histories/")
+"""Reasons of the planner, and of a reader of histories."""
+
+
+def compared(tree: ast.Module) -> Iterator[str]:
+    """The codes that a module compares others with: one by one, or in a collection that it names."""
+    named: dict[str, ast.expr] = {}
+    for line in tree.body:
+        if isinstance(line, ast.Assign | ast.AnnAssign) and line.value is not None:
+            targets = line.targets if isinstance(line, ast.Assign) else [line.target]
+            named |= {target.id: line.value for target in targets if isinstance(target, ast.Name)}
+    for node in ast.walk(tree):
+        sides = [node.left, *node.comparators] if isinstance(node, ast.Compare) else []
+        if any("code" in (getattr(side, "attr", ""), getattr(side, "id", "")) for side in sides):
+            for side in (side for side in sides if getattr(getattr(side, "func", None), "id", "") != "getattr"):
+                held = named.get(side.id, side) if isinstance(side, ast.Name) else side
+                yield from (text for part in ast.walk(held) for text in _texts(part) if isinstance(part, ast.expr))
+
+
+def test_every_code_that_is_compared_is_on_the_page() -> None:
+    page = (ROOT / "docs/reference/codes.md").read_text(encoding="utf-8")
+    paths = {path: str(path.relative_to(ROOT)) for folder in WHERE for path in sorted((ROOT / folder).rglob("*.py"))}
+    found = {
+        f"{name}: {code}"
+        for path, name in paths.items()
+        if not name.startswith(WORDS_OF_ITS_OWN)
+        for code in compared(ast.parse(path.read_text(encoding="utf-8")))
+        if f"| `{code}` |" not in page
+    }
+    assert found == set()
+
+
 def test_a_code_that_is_not_on_the_page_would_be_found() -> None:
     own = 'class E(CdcError):\n    def __init__(self):\n        super().__init__("a_b", 1)\n'
     text = own + 'fail("c_d", "")\nRefused(code)'
     assert set(raised(ast.parse(text))) == {"a_b", "c_d"}
+    text = 'LATER = frozenset({"e_f", "g"})\nanswer.code in LATER or code == "h"\nother == "i"'
+    assert set(compared(ast.parse(text))) == {"e_f", "g", "h"}
