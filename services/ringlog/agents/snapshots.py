@@ -33,13 +33,13 @@ from ringlog.kernel.values import Command, Epoch, Micros
 from ringlog.log.beginning import SnapshotTopic
 from ringlog.log.errors import LogError
 from ringlog.log.folding import Start
-from ringlog.protocol import coordinator_core, keeper, publisher
 from ringlog.protocol.effects import At, Newest, Steps, carry_out
+from ringlog.protocol.roles import ROLES
 from ringlog.runtime.logs import get_logger
 from ringlog.wire.records import SnapshotConfirmation, StoredSnapshot
 
-STORES: Final = (keeper.ROLE,)
-CONFIRM: Final = (coordinator_core.ROLE, publisher.ROLE)
+STORE: Final = frozenset(row.name for row in ROLES.values() if row.stores)
+CONFIRM: Final = frozenset(row.name for row in ROLES.values() if row.confirms)
 HEAD_WAIT_S: Final = 120.0
 """How long a reader waits for the head of a snapshot: its writer encodes, and may have been away."""
 RETRY_S: Final = 10.0
@@ -70,7 +70,7 @@ class SubmitOnce:
 
 def looks_after(role: str) -> bool:
     """True if this role stores or confirms snapshots."""
-    return role in (*STORES, *CONFIRM)
+    return role in STORE | CONFIRM
 
 
 def is_order(before: ClusterState, after: ClusterState) -> bool:
@@ -102,7 +102,7 @@ class SnapshotSteps:
         self._identity = identity
         self._now = now
         self._new_id = new_id
-        self._ends = ends if role in STORES else None
+        self._ends = ends if role in STORE else None
         self._looks = looks_after(role)
         self._lock = threading.Lock()
         self._due: Start | None = None
@@ -167,7 +167,7 @@ class SnapshotSteps:
         try:
             topic = topic or self._open()
             if start is not None:
-                stores = self._role in STORES
+                stores = self._role in STORE
                 yield from self._store(topic, start, is_left) if stores else self._confirm(topic, start)
             elif behind is not None:
                 yield from self._archive(behind.epoch, partial(str, behind.digest))

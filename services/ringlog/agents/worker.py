@@ -55,7 +55,6 @@ if TYPE_CHECKING:
 WAIT_FOR_TOPICS_S = 60.0
 RETRY_S = 1.0
 PARENT_LOOK_S = 0.5
-KEEPER = "keeper"
 PARENT_VARIABLE = "RINGLOG_AGENTS_PARENT"
 """Set by a supervisor for the processes that shall end with it: its process id."""
 
@@ -125,7 +124,7 @@ def _shown(watch: AgentWatch, settings: ProcessSettings) -> Iterator[None]:
 
 def _run_agent(role: str, settings: ProcessSettings, watch: AgentWatch) -> End:
     try:
-        if role == KEEPER:
+        if ROLES[role].stores:
             _check_places(settings)
         private_folder(settings.data_dir / "agents", ours=True)
         ids = _await_topics(settings, records_of(settings, role), watch)

@@ -23,6 +23,8 @@ class Role:
     it; ``uses``: the other topics that the role cannot do without. ``is_optional``: a cluster goes on without it, and
     simulated ones have it only where a script asks for it. ``steps``: the generator in ``ringlog.protocol.<name>`` of a
     role that hears acknowledgements and asks the validator, and needs no other effect; empty: it has a shell.
+    ``stores``: it stores snapshots, archives the log, and keeps the cache; ``confirms``: it says of each snapshot
+    whether its own fold gives the same.
     """
 
     name: str
@@ -31,6 +33,8 @@ class Role:
     uses: tuple[str, ...] = ()
     is_optional: bool = False
     steps: str = ""
+    stores: bool = False
+    confirms: bool = False
 
     def protocol(self) -> Callable[[], Steps[None]]:
         """The steps of a role that has no shell, one term long."""
@@ -41,9 +45,9 @@ class Role:
 
 _ROWS: Final = (
     Role("validator", "requests", "earliest", ("results",)),
-    Role("coordinator", "acks", "earliest", ("requests", "results", EPOCHS)),
-    Role("publisher", "metadata", uses=("schemas", *CHANGE_TOPICS)),
-    Role("keeper", "metadata"),
+    Role("coordinator", "acks", "earliest", ("requests", "results", EPOCHS), confirms=True),
+    Role("publisher", "metadata", uses=("schemas", *CHANGE_TOPICS), confirms=True),
+    Role("keeper", "metadata", stores=True),
     Role("balancer", "load", "earliest", ("requests", "results"), is_optional=True),
     Role("rebalancer", "acks", "earliest", ("requests", "results"), is_optional=True, steps="rebalance"),
 )
