@@ -21,12 +21,13 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark import SparkContext
 
 from ringlog.stack.artifacts import jars
-from ringlog.stack.class_archives import BROKER, NAMES, RECORD, path_of, recorded
+from ringlog.stack.class_archives import BROKER, RECORD, SPARK, path_of, recorded
 from ringlog.stack.commands import Stack
 from ringlog.stack.java import find_java
 from ringlog_cdc.session import open_session
 
 ENDS_S_MAX = 120.0
+NAMES = (BROKER, SPARK)
 
 
 def main() -> None:

@@ -17,7 +17,6 @@ from pathlib import Path
 
 RECORD = "RINGLOG_RECORD_CLASSES"
 BROKER, SPARK = "broker", "spark"
-NAMES = (BROKER, SPARK)
 _QUIET = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off", "-Xlog:class+path=off")
 """Nothing is said of an archive that does not fit: the JVM works as it would have without."""
 

@@ -21,15 +21,12 @@ from ringlog.protocol.validator import Meanwhile, ReadResults, Requests, Trim, a
 from ringlog.protocol.validator_core import is_floor_mark
 from ringlog.protocol.validator_values import ROLE, Ack, Arrived, Publish, Shown, StopInstance
 from ringlog.runtime.figures import Sample
-from ringlog.runtime.logs import get_logger
 from ringlog.runtime.settings import ProcessSettings
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import decode_requests, encode_result
 
 GLANCE_S = 0.005
 """How often a validator that waits for requests looks whether its batch is over."""
-
-log = get_logger(__name__)
 
 
 class ValidatorThread(RoleThread):
