@@ -124,5 +124,23 @@ def test_one_now_for_all_equals_one_for_each() -> None:
     assert [part.tolist() for part in for_all] == [part.tolist() for part in for_each]
 
 
+@given(st.sets(st.integers(0, 35), max_size=5).map(sorted), small, small, st.integers(0, 8))
+@example([3, 9], 10, 9, 2)
+@example([3, 9], 10, 11, 2)
+def test_what_the_first_description_of_the_window_takes_is_taken(
+    starts: list[int], now: int, timestamp: int, leeway: int
+) -> None:
+    """It took [T, now + leeway), T being the start of the generation that operates now. Here the end counts, too, and
+    so do the last moments before T, down to the leeway behind now.
+    """
+    operating = [start for start in starts if start <= now]
+    found = accept(timestamp, now, starts, leeway)
+    taken = bool(operating) and operating[-1] <= timestamp < now + leeway
+    if taken:
+        assert found == AcceptedWrite(max(place for place, start in enumerate(starts) if start <= timestamp))
+    elif isinstance(found, AcceptedWrite):
+        assert timestamp == now + leeway or not operating or now - leeway < timestamp < operating[-1]
+
+
 def test_the_brokers_milliseconds() -> None:
     assert append_time_us(1_700_000_000_123) == 1_700_000_000_123_000

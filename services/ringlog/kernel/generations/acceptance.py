@@ -13,6 +13,7 @@ otherwise                               accepted
 ======================================  =============================================================
 
 So a write of the last few seconds may still belong to the generation before; an older one only to the current one.
+That is more than ScyllaDB's first description of the window took, and all of that (decision 130).
 The leeway is a setting that may change, and ScyllaDB's rule does not say which one counts. Here a generation keeps the
 leeway of its commit for writes that lie behind its start (``reaches``): how long the one before it takes writes is then
 known when it ends, and its close stays right for good. Ahead of now the setting in force counts.
