@@ -160,6 +160,14 @@ def left_out(factor: int, *, admits_loss: bool = False) -> Scenario:
     return history.scenario(50)
 
 
+def left_out_in_turn() -> Scenario:
+    """A node leaves; a replica that stays is declared down and left out, then the one that leaves is declared down."""
+    history = line(4, 3)
+    operation = history.run(Leave("a"), NEW)
+    history.do(DeclareDown("b", "fire"), RetryOperation(operation, "fire", ("b",)), DeclareDown("a", "fire"))
+    return history.drive(operation).scenario(50)
+
+
 def again(factor: int, node: str) -> Scenario:
     """A join is called off while both are written; then ``node`` joins at the same place."""
     history = line(factor, factor, "x", "y").cancelled(Join("x", (60,), SEED))
@@ -290,6 +298,7 @@ SCENARIOS: dict[str, Make] = {
     "join, one dies at the end and is left out, 2 replicas": lambda: left_out(2),
     "join, one that lives is left out at the end, 2 replicas": lambda: mistaken(left_out(2)),
     "join, one that lives is left out at the end, 3 replicas": lambda: mistaken(left_out(3)),
+    "leave, one that lives is left out, then the leaver, 3 replicas": lambda: mistaken(left_out_in_turn()),
     "rebuild, 2 replicas": lambda: rebuilt(2),
     "rebuild, 3 replicas": lambda: rebuilt(3),
     "assassinate, rebuild, then read, 3 replicas": lambda: assassinated(3, rebuilds=True),

@@ -28,6 +28,7 @@ LARGE = {
     "remove a dead node that lives, 3 replicas",
     "join, one that lives is left out at the end, 2 replicas",
     "join, one that lives is left out at the end, 3 replicas",
+    "leave, one that lives is left out, then the leaver, 3 replicas",
     "assassinate, rebuild, then read, 3 replicas",
     "assassinate one that lives, rebuild, then read, 3 replicas",
     "cancel, then the same, 2 replicas",
