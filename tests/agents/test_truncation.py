@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from ringlog.agents.snapshots import SnapshotSteps, SnapshotThread
+from ringlog.agents.snapshots import RESTS_MAX, AwaitSnapshotWork, SnapshotSteps, SnapshotThread, SubmitOnce
 from ringlog.agents.truncation import LogEnds
 from ringlog.kernel.commands.cluster import Noop
 from ringlog.kernel.commands.snapshots import TakeSnapshot
@@ -25,9 +25,11 @@ from ringlog.log.errors import ArchiveForged, ArchiveGap, LogError, LogUnavailab
 from ringlog.log.memory import MemoryKeyed
 from ringlog.log.replay import catch_up
 from ringlog.log.replica import LogReplica
+from ringlog.protocol.effects import Newest
 from ringlog.runtime.clock import ManualClock
 from ringlog.wire.records import StoredSnapshot
 from tests.log.test_snapshots import Cluster, confirmation
+from tests.waiting import until
 
 
 class World:
@@ -191,6 +193,97 @@ def test_who_was_superseded_deletes_nothing(world: World) -> None:
     assert world.cluster.log.begin_offset() == 0
 
 
+def steps_of(world: World, role: str = "keeper") -> SnapshotSteps:
+    cluster = world.cluster
+    topic = SnapshotTopic(cluster.records)
+    return SnapshotSteps(role, lambda: topic, cluster.log.identity, lambda: 7_000_000, lambda: role, world.ends())
+
+
+class Driven:
+    """The keeper's steps, one rest after the other; ``submits``: what is submitted is applied."""
+
+    def __init__(self, world: World, *, submits: bool = True) -> None:
+        self.world, self.submits = world, submits
+        self.steps = steps_of(world)
+        self._doing = self.steps.run()
+        self._effect: object = next(self._doing)
+        assert self.steps.acts(world.cluster.state, None)
+
+    def rest(self) -> None:
+        """A rest passes: until it waits for work again."""
+        self._effect = self._doing.send(None)
+        while not isinstance(self._effect, AwaitSnapshotWork):
+            if isinstance(self._effect, SubmitOnce) and self.submits:
+                self.world.cluster.apply(self._effect.command)
+            self._effect = self._doing.send(self.world.cluster.state if isinstance(self._effect, Newest) else None)
+
+    def until_tried(self) -> int:
+        """How many rests pass until the archive is tried in vain again."""
+        tries = self.tries
+        for rests in range(1, 2 * RESTS_MAX):
+            self.rest()
+            if self.tries > tries:
+                return rests
+        raise AssertionError("it is not tried again")
+
+    @property
+    def tries(self) -> int:
+        behind = self.steps._behind
+        return 0 if behind is None else behind.tries
+
+
+def test_a_place_that_is_away_is_tried_again_after_pauses_that_grow_and_are_bounded(world: World) -> None:
+    world.folder.write_text("a file is where the folder was")
+    keeper = Driven(world)
+    assert keeper.steps.is_due
+    assert [keeper.until_tried() for _ in range(9)] == [1, 1, 2, 4, 8, 16, 32, 64, 64]
+    assert not keeper.steps.is_due, "else it would be tried without a pause"
+    said = keeper.steps.waits
+    assert f"epochs up to {world.head.epoch} since 1970-01-01T00:00:07+00:00: archive_unavailable" in said
+    world.folder.unlink()
+    while keeper.steps.waits:
+        keeper.rest()
+    assert world.cluster.state.log_bounds["archived"].epoch == world.head.epoch
+    assert not keeper.steps.is_undone
+
+
+def test_a_new_snapshot_is_archived_at_once_and_nothing_is_forgotten_if_it_cannot_be_stored(world: World) -> None:
+    world.folder.write_text("a file is where the folder was")
+    keeper = Driven(world)
+    for _ in range(12):
+        keeper.rest()
+    taken = world.cluster.state
+    world.cluster.apply(TakeSnapshot())
+    kept, world.cluster.records.put = world.cluster.records.put, refuses  # type: ignore[method-assign, assignment]
+    assert keeper.steps.folded(taken, world.cluster.state, world.cluster.log.end_offset() - 1)
+    keeper.rest()
+    assert f"epochs up to {world.head.epoch} since" in keeper.steps.waits, "what could not be stored is not archived"
+    world.cluster.records.put = kept  # type: ignore[method-assign]
+    world.folder.unlink()
+    taken = world.cluster.state
+    world.cluster.apply(TakeSnapshot())
+    assert keeper.steps.folded(taken, world.cluster.state, world.cluster.log.end_offset() - 1)
+    marked = world.cluster.state.epoch
+    keeper.rest()
+    assert world.cluster.state.log_bounds["archived"].epoch == marked
+    assert not keeper.steps.is_undone
+
+
+def test_the_log_hears_of_the_archive_in_the_end(world: World) -> None:
+    keeper = Driven(world, submits=False)
+    keeper.rest()
+    assert "the log has not heard of the archive" in keeper.steps.waits
+    keeper.submits = True
+    keeper.rest()
+    assert world.cluster.state.log_bounds["archived"].epoch == world.head.epoch
+    assert not keeper.steps.waits
+    assert [head.last for head in Archive(world.folder).segments()] == [world.head.epoch], "it was there already"
+
+
+def refuses(key: str, data: bytes | None) -> int:
+    raise LogUnavailable(f"{key} is not taken: {data is None}")
+
+
 # --------------------------------------------------------------------------------------------------- in threads
 
 
@@ -276,6 +369,21 @@ def test_who_takes_over_archives_what_was_confirmed(world: World) -> None:
         assert world.ends().behind(keeper.state) is None
         assert world.ends(archive=False).behind(keeper.state) is None
         assert end == world.cluster.log.end_offset(), "nothing more is to do"
+    finally:
+        threads.close()
+
+
+def test_the_keepers_thread_tries_again_by_itself(world: World) -> None:
+    world.folder.write_text("a file is where the folder was")
+    threads = Threads(world)
+    try:
+        keeper = threads.act("keeper", world.ends())
+        thread = threads.threads[0]
+        until(lambda: "archive_unavailable" in thread.waits, "a try in vain")
+        world.folder.unlink()
+        archived = keeper.wait_for(lambda state: state.log_bounds.get("archived"), 60, "an archive")
+        assert archived.epoch == world.head.epoch
+        until(lambda: not thread.waits, "it to wait for nothing")
     finally:
         threads.close()
 

@@ -38,6 +38,7 @@ def with_log(**changes: object) -> ProcessView:
         (ProcessView(worker=RoleView(LOG, term=4)), "taking_over", False, "prepares its work in term 4"),
         (ACTS, "active", True, ""),
         (ProcessView(worker=replace(ROLE, alarm="invariant_broken: x")), "active", True, "invariant_broken: x"),
+        (ProcessView(worker=replace(ROLE, waits="the archive waits: x")), "active", True, "the archive waits: x"),
         (ProcessView(away="the broker has been away", worker=ROLE), "broker_away", False, "has been away"),
         (with_log(silent_s=SILENT_S), "broker_away", False, "has not answered for 20 s"),
         (with_log(halted=Halt("log_forked", "another entry", 7)), "ended", False, "halted: log_forked: another entry"),

@@ -8,7 +8,9 @@ folded while nobody acted, or who acted died with it. The state behind it is kep
 Where that one is confirmed, who acted may have died before it was archived: the keeper archives up to there.
 
 Who confirms puts that into the log (``ConfirmSnapshot``), unless another one has. The keeper also extends the archive,
-and deletes what may be deleted (``ringlog.agents.truncation``).
+and deletes what may be deleted (``ringlog.agents.truncation``). What the archive does not take, or the log does not
+hear of, is tried again after 1, 2, 4, … rests, at most ``RESTS_MAX``, and with each snapshot; nothing takes its place
+but a later snapshot (decision 127).
 
 ``SnapshotSteps`` is the order of all that. A thread performs it here, the simulator on virtual time: between any two
 steps something else can happen, within one the broker or the archive answers, or raises a LogError.
@@ -19,7 +21,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
 
@@ -28,10 +31,10 @@ from ringlog.kernel.commands.snapshots import is_mark, is_unconfirmed
 from ringlog.kernel.commands.truncation import ConfirmSnapshot, is_known
 from ringlog.kernel.encoding import digest
 from ringlog.kernel.log_ends import allowed_begin
-from ringlog.kernel.state import ClusterState, TakenSnapshot
+from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Command, Epoch, Micros
 from ringlog.log.beginning import SnapshotTopic
-from ringlog.log.errors import LogError
+from ringlog.log.errors import LogError, LogUnavailable
 from ringlog.log.folding import Start
 from ringlog.protocol.effects import At, Newest, Steps, carry_out
 from ringlog.protocol.roles import ROLES
@@ -43,14 +46,46 @@ CONFIRM: Final = frozenset(row.name for row in ROLES.values() if row.confirms)
 HEAD_WAIT_S: Final = 120.0
 """How long a reader waits for the head of a snapshot: its writer encodes, and may have been away."""
 RETRY_S: Final = 10.0
-"""How long a deletion rests for which something was lacking."""
+"""How long a deletion rests for which something was lacking, and a rest of the archive's."""
+RESTS_MAX: Final = 64
+"""The most rests between two tries to archive: some ten minutes."""
 
 log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class AwaitSnapshotWork:
-    """Wait for something to do; for what was ordered and not done yet, at most for a rest."""
+    """Wait for something to do; for what was left undone, at most for a rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unarchived:
+    """The archive is to go up to ``epoch``; ``wanted`` gives the digest of the state there.
+
+    ``tries``: in vain so far, the first one ended at ``since``, the last one for ``why``; ``rests`` are left until the
+    next one.
+    """
+
+    epoch: Epoch
+    wanted: Callable[[], str]
+    tries: int = 0
+    rests: int = 0
+    since: Micros = 0
+    why: str = ""
+
+    def in_vain(self, why: str, now: Micros) -> Unarchived:
+        """One more try has come to nothing. Whole states are let go."""
+        rests = min(2**self.tries, RESTS_MAX)
+        return Unarchived(self.epoch, partial(str, self.wanted()), self.tries + 1, rests, self.since or now, why)
+
+    @property
+    def words(self) -> str:
+        """For what it waits, and since when; empty as long as nothing was tried in vain."""
+        if not self.tries:
+            return ""
+        since = datetime.fromtimestamp(self.since / 1e6, UTC).isoformat(timespec="seconds")
+        what = f"the archive waits for epochs up to {self.epoch} since {since}: {self.why}"
+        return f"{what}; it is tried again by itself, after {self.rests * RETRY_S:.0f} s; mend the place"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,18 +142,25 @@ class SnapshotSteps:
         self._lock = threading.Lock()
         self._due: Start | None = None
         self._left: Start | None = None
-        self._behind: TakenSnapshot | None = None
+        self._behind: Unarchived | None = None
         self._ordered: ClusterState | None = None
 
     @property
     def is_due(self) -> bool:
         """True if a snapshot was taken that this role has not begun with, or one is to be archived."""
-        return self._due is not None or self._behind is not None
+        behind = self._behind
+        return self._due is not None or (behind is not None and not behind.tries)
 
     @property
-    def is_ordered(self) -> bool:
-        """True if something is to be deleted."""
-        return self._ordered is not None
+    def is_undone(self) -> bool:
+        """True if something is to be deleted, or archived, and was tried in vain: it is tried again after a rest."""
+        return self._ordered is not None or self._behind is not None
+
+    @property
+    def waits(self) -> str:
+        """For what the archive waits, since when, and how that ends; empty if it waits for nothing."""
+        behind = self._behind
+        return "" if behind is None else behind.words
 
     def acts(self, state: ClusterState, mark: Start | None) -> bool:
         """The role is taken over: what was asked for before may be left to do; True if so.
@@ -128,7 +170,8 @@ class SnapshotSteps:
         is_left = mark is not None and self._looks and is_unconfirmed(state, mark.state.epoch)
         is_ordered = self._ends is not None and allowed_begin(state) > 0
         self._left = mark if is_left else None
-        self._behind = None if self._ends is None else self._ends.behind(state)
+        known = None if self._ends is None else self._ends.behind(state)
+        self._behind = None if known is None else Unarchived(known.epoch, partial(str, known.digest))
         self._add(self._left, state if is_ordered else None)
         return is_left or is_ordered or self._behind is not None
 
@@ -162,19 +205,19 @@ class SnapshotSteps:
         """What is to be done now; whole states that it takes are let go with its end."""
         with self._lock:
             start, ordered, self._due = self._due, self._ordered, None
-            behind, self._behind = self._behind, None
         is_left, self._left = start is self._left, None
         try:
             topic = topic or self._open()
             if start is not None:
                 stores = self._role in STORE
                 yield from self._store(topic, start, is_left) if stores else self._confirm(topic, start)
-            elif behind is not None:
-                yield from self._archive(behind.epoch, partial(str, behind.digest))
+            yield from self._archive()
             if ordered is not None:
                 self._truncate(ordered)
         except LogError as error:
             self.give_up(error, 0 if start is None else start.state.epoch)
+            if self._behind is not None and not self._behind.tries:
+                self._behind = self._behind.in_vain(error.message, self._now())
         return topic
 
     def give_up(self, error: LogError, epoch: Epoch = 0) -> None:
@@ -196,11 +239,34 @@ class SnapshotSteps:
             size = sum(part.size for part in head.parts)
             self._say("stored", head.epoch, bytes=size, chunks=len(head.chunks), digest=head.digest)
             yield At("snapshots")
-        yield from self._archive(start.state.epoch, partial(digest, start.state))
+        if self._ends is not None:
+            earlier = self._behind or Unarchived(0, str)
+            wanted = partial(digest, start.state)
+            self._behind = replace(earlier, epoch=start.state.epoch, wanted=wanted, rests=0)
 
-    def _archive(self, epoch: Epoch, wanted: Callable[[], str]) -> Steps[None]:
-        if self._ends is not None and (grown := self._ends.archive(epoch, wanted)) is not None:
+    def _archive(self) -> Steps[None]:
+        """Up to the newest snapshot that is stored, or confirmed; if it is not time for that yet, a rest has passed."""
+        behind = self._behind
+        if behind is None or self._ends is None:
+            return
+        if behind.rests > 1:
+            self._behind = replace(behind, rests=behind.rests - 1)
+            return
+        try:
+            grown = self._ends.archive(behind.epoch, behind.wanted)
+        except LogError as error:
+            self._waits_on(behind, error)
+            return
+        if grown is not None:
             yield from self._submit(grown)
+            if not is_known((yield Newest()), grown):
+                self._waits_on(behind, LogUnavailable(f"the log has not heard of the archive up to {grown.epoch}"))
+                return
+        self._behind = None
+
+    def _waits_on(self, behind: Unarchived, why: LogError) -> None:
+        self._behind = behind.in_vain(f"{why.code}: {why.message}", self._now())
+        self._say("unarchived", behind.epoch, why=why, rests=self._behind.rests)
 
     def _is_stored(self, topic: SnapshotTopic, start: Start) -> bool:
         """True if who acted before did that."""
@@ -229,8 +295,7 @@ class SnapshotSteps:
 class SnapshotThread:
     """Performs ``steps`` in a thread that begins with the first thing to do.
 
-    ``submit``: puts a command into the log, ``newest``: gives the newest state; ``retry_s``: when a deletion is tried
-    again.
+    ``submit``: puts a command into the log, ``newest``: gives the newest state; ``retry_s``: a rest of what is undone.
     """
 
     def __init__(
@@ -250,6 +315,11 @@ class SnapshotThread:
         self._over = False
         self._news = threading.Condition()
         self._thread: threading.Thread | None = None
+
+    @property
+    def waits(self) -> str:
+        """As ``SnapshotSteps.waits``."""
+        return self._steps.waits
 
     def acts(self, state: ClusterState, mark: Start | None) -> None:
         """The role is taken over; ``mark``: as ``SnapshotSteps.acts`` has it."""
@@ -290,7 +360,7 @@ class SnapshotThread:
 
     def _await_work(self) -> None:
         with self._news:
-            self._news.wait_for(lambda: self._over or self._is_news, self._retry_s if self._steps.is_ordered else None)
+            self._news.wait_for(lambda: self._over or self._is_news, self._retry_s if self._steps.is_undone else None)
             self._is_news = False
             if self._over:
                 raise _Over
@@ -310,7 +380,7 @@ class SnapshotThread:
 
 
 def _log(role: str, event: str, epoch: Epoch, **about: object) -> None:
-    say = {"given_up": log.warning, "disputed": log.error}.get(event, log.info)
+    say = {"given_up": log.warning, "unarchived": log.warning, "disputed": log.error}.get(event, log.info)
     say(f"snapshot_{event}", role=role, epoch=epoch, **{name: str(value) for name, value in about.items()})
 
 

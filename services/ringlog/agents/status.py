@@ -25,7 +25,7 @@ class AgentView:
     """The last word of a role's agent.
 
     ``lag``: epochs that the log is ahead of it; ``age_s``: seconds since it spoke; ``refused``: what it may not do;
-    ``why``: why it ended by itself, or what is broken in its state.
+    ``why``: why it ended by itself; what is broken in its state, or waits beside its work.
     """
 
     role: str

@@ -2,7 +2,8 @@
 
 After each snapshot that it stored the keeper extends the archive, if a folder is set for one (``RINGLOG_ARCHIVE``): it
 folds what goes in and compares the state with its own. Then the log is to know how far the archive goes. Who takes over
-extends it to the newest snapshot that is confirmed, if the log does not know that it goes so far (``behind``).
+extends it to the newest snapshot that is confirmed, if the log does not know that it goes so far (``behind``). What the
+place does not take is tried again (``ringlog.agents.snapshots``).
 
 A deletion follows the entry of a ``TruncateLog``. It is the same however often it is done, so who takes over does it
 again, and it never goes above what the state allows. Before it, by a fresh look:

@@ -36,7 +36,7 @@ _ENDS: Final = {STOPPED: "stopped", CRASHED: "crashed", SUPERSEDED: "superseded"
 class RoleView:
     """A worker that has the role, or is taking it. ``is_active``: it does the role's work; ``handled``: up to which
     epoch; ``refused``: how many proposals of its own are refused; ``alarm``: what is broken in its state; ``more``: the
-    role's own figures.
+    role's own figures; ``waits``: for what its work beside the role waits, and since when.
     """
 
     log: LogView
@@ -46,6 +46,7 @@ class RoleView:
     refused: int = 0
     alarm: str = ""
     more: tuple[Sample, ...] = ()
+    waits: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,7 @@ def health_of(view: ProcessView) -> Health:
     if not worker.is_active:
         doing = f"prepares its work in term {worker.term}" if worker.term else "reads the log and takes the role over"
         return is_in(TAKING_OVER, doing)
-    return is_in(ACTIVE, worker.alarm, is_ready=True)
+    return is_in(ACTIVE, worker.alarm or worker.waits, is_ready=True)
 
 
 def samples_of(view: ProcessView, now: Micros) -> Iterator[Sample]:

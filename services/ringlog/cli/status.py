@@ -11,6 +11,7 @@ import typer
 from rich.text import Text
 
 from ringlog.agents.status import read_said, views_of
+from ringlog.agents.watched import ACTIVE
 from ringlog.cli.connection import asked, fail, out
 from ringlog.cli.verbs import looks, newest, show_table
 from ringlog.kernel.generations.packed import streams_in
@@ -56,6 +57,9 @@ def status(
     show_table(("agent", "term", "epoch", "state"), rows)
     for one in (refused for a in agents for refused in a.refused):
         out.print(printable(refused_words(one)), markup=False)
+    for agent in agents:
+        if agent.state == ACTIVE and agent.why:
+            out.print(f"{agent.role}: {printable(agent.why)}", markup=False)
     for timer in timers:
         out.print(printable(f"zone {timer['zone']}: {timer['text']}"), markup=False)
     for line in clocks:

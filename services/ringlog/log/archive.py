@@ -194,7 +194,8 @@ def extended(
     ArchiveUnavailable, and what reading raises.
     """
     growth = _Growth(archive, topic_id, start)
-    for record, made in _folded(records, start.state):
+    goes_on = until is None or start.state.epoch < until
+    for record, made in _folded(records, start.state) if goes_on else ():
         if made.is_halt:
             break
         growth.take(record, made)

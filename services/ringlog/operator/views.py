@@ -312,7 +312,8 @@ def pauses(state: ClusterState) -> list[Json]:
 def agent(found: AgentView) -> Json:
     """How an agent stands, at a glance."""
     shown = picked(found, "role", "instance", "term", "epoch", "caught_up")
-    return shown | ({"refused": [asdict(one) for one in found.refused]} if found.refused else {})
+    shown |= {"refused": [asdict(one) for one in found.refused]} if found.refused else {}
+    return shown | ({"why": found.why} if found.why else {})
 
 
 def agent_at_work(found: AgentView) -> Json:

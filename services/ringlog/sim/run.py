@@ -81,7 +81,7 @@ from ringlog.sim.script import (
     told,
 )
 from ringlog.sim.simulation import Simulation
-from ringlog.sim.truncating import unended_snapshots
+from ringlog.sim.truncating import unarchived, unended_snapshots
 from ringlog.sim.world import EPOCH_START, MS, SECOND, BrokenPromise, SimHost, SimWorld
 
 REST_US: Micros = 120 * SECOND
@@ -333,7 +333,7 @@ def what_is_not_done(run: Run) -> list[str]:
     undone += unended_tablets(state, run.by_id) + unended_service(state, run.by_id)
     if sim.shared["balances"] and (wanted := _to_balance(run)):
         undone.append(f"the balancer would still ask for {wanted}")
-    undone += _to_rebalance(run) + unended_snapshots(sim)
+    undone += _to_rebalance(run) + unended_snapshots(sim) + unarchived(sim)
     if run.operator.unfinished:
         undone.append(f"{run.operator.unfinished} questions of the operator have no answer")
     undone += run.job.unfinished() + run.job.open_generations() + run.consumer.unfinished()

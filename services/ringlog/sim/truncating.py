@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ringlog.kernel.commands.cluster import ChangeSettings
 from ringlog.kernel.commands.snapshots import OWN_ENTRIES_MAX, TakeSnapshot, last_snapshot
 from ringlog.kernel.commands.truncation import TruncateLog
+from ringlog.kernel.log_ends import ARCHIVED, confirmed_snapshots
 from ringlog.kernel.settings import setting
 from ringlog.kernel.values import Micros
 from ringlog.log.folding import Start
@@ -130,6 +131,17 @@ def unended_snapshots(sim: Simulation) -> list[str]:
             return []
         return [f"the snapshot of epoch {epoch} is stored, and not all of it is there"]
     return [f"a snapshot of epoch {epoch} was asked for, and nobody stored it"]
+
+
+def unarchived(sim: Simulation) -> list[str]:
+    """The newest confirmed snapshot, if there is an archive, and the log knows of none that goes up to there."""
+    state, ends = sim.log.state, sim.log_ends
+    if ends.files is None or not ends.looked_after or not (confirmed := confirmed_snapshots(state)):
+        return []
+    known = state.log_bounds.get(ARCHIVED)
+    epoch = 0 if known is None else known.epoch
+    newest = confirmed[-1].epoch
+    return [f"the archive goes to epoch {epoch}, a snapshot of {newest} is confirmed"] if epoch < newest else []
 
 
 def _foreign(sim: Simulation, chance: Chance) -> None:

@@ -138,7 +138,8 @@ class RoleThread(ABC):
         """A look at the role, and its own figures."""
         is_active, refused = self._status == ACTIVE, len(self.refused())
         handled, more = self.handled_epoch(), tuple(self.figures())
-        return RoleView(seen_log(self.replica), self.term, is_active, handled, refused, self._sound.alarm, more)
+        alarm, waits = self._sound.alarm, self._snapshots.waits
+        return RoleView(seen_log(self.replica), self.term, is_active, handled, refused, alarm, more, waits)
 
     def stop(self) -> None:
         """Finish what is under way, then return; nothing is written afterwards."""
@@ -312,8 +313,12 @@ class RoleThread(ABC):
         reporting = Reporting()
         while not self._stopping.wait(LOOK_S):
             self._sound.look(self.replica.state)
-            if reporting.is_due(self.handled_epoch(), (self._status, self.refused(), self._sound.alarm), LOOK_S):
+            if reporting.is_due(self.handled_epoch(), (self._status, self.refused(), self._wrong()), LOOK_S):
                 self._tell()
+
+    def _wrong(self) -> str:
+        """What is wrong with a role that goes on with its work; empty if nothing is."""
+        return self._sound.alarm or self._snapshots.waits
 
     def _say_goodbye(self, end: End | None) -> None:
         """The last status, from the thread that did the work: until here it may have used the producer.
@@ -329,7 +334,7 @@ class RoleThread(ABC):
         if superseded(self.replica.state, self.role, self.term) is not None:
             return
         epoch, now = self.handled_epoch(), self.clock.now_us()
-        why = (self._why or self._sound.alarm)[:WHY_CHARS_MAX]
+        why = (self._why or self._wrong())[:WHY_CHARS_MAX]
         status = AgentStatus(self.role, self.instance, self.term, epoch, self._status, now, self.refused(), why)
         topic = topic_name(self.settings.cluster, AGENTS.suffix)
         try:

@@ -20,7 +20,7 @@ from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Epoch, Micros
 from ringlog.log.archive import Archive
 from ringlog.log.beginning import SnapshotTopic
-from ringlog.log.errors import ArchiveUnavailable, LogError
+from ringlog.log.errors import LogError
 from ringlog.log.folding import Start
 from ringlog.log.snapshots import CHUNK_BYTES
 from ringlog.protocol.effects import At, Newest
@@ -122,7 +122,7 @@ class SimSnapshots:
     def _await_work(self, _: AwaitSnapshotWork) -> Step:
         if self._steps.is_due:
             return
-        if self._steps.is_ordered:
+        if self._steps.is_undone:
             yield self._news, RETRY_US
         else:
             yield self._news
@@ -143,7 +143,7 @@ class SimSnapshots:
 
     def _count(self, event: str, *epochs: Epoch, **about: object) -> None:
         why = about.get("why")
-        if event == "given_up" and not isinstance(why, ArchiveUnavailable):  # what is to be archived was stored
+        if event == "given_up":
             self._sim.log_ends.given_up.update(epochs)
         self._sim.did["snapshots", why.code if isinstance(why, LogError) else event] += 1
 
