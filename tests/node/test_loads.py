@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from ringlog.client.loads import heard
 from ringlog.kernel.balance.advice import advise
 from ringlog.kernel.balance.model import READS, WRITES
 from ringlog.kernel.balance.reports import Reports
 from ringlog.kernel.commands.cluster import ChangeSettings
 from ringlog.kernel.ring.murmur3 import token_of
 from ringlog.log.errors import RecordTooLarge
+from ringlog.log.port import LogRecord
 from ringlog.log.producer import Delivered
 from ringlog.node.cells import CellMap
 from ringlog.node.holder import Holder
@@ -26,11 +28,15 @@ from ringlog.node.served import ServedRequests
 from ringlog.protocol.effects import Now, WallClock, carry_out
 from ringlog.protocol.load_book import Heard, measured, take
 from ringlog.protocol.load_reports import SELDOM_US, load_of, own_tablets
+from ringlog.runtime.logs import Seldom, get_logger
+from ringlog.runtime.trust import Trust
+from ringlog.wire.ack_codes import key_of
 from ringlog.wire.cells import Key, RegisterCell
 from ringlog.wire.records import NodeLoad
 from tests.kernel.entries import applied
 from tests.kernel.tablets import lives
 
+MASTER = "a-master-of-many-letters"
 STATE = lives.with_table(lives.three_racks(), lives.factor(3), 8)
 
 
@@ -115,6 +121,33 @@ def test_a_node_reports_when_it_has_caught_up_and_then_what_is_due() -> None:
     assert [wait for wait, _ in published] == [3, 6]
     (table,) = published[0][1].tables
     assert (table.table, set(table.bytes)) == (lives.TABLE, {7})
+
+
+def test_a_node_that_has_a_key_gives_its_reports_a_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[bytes] = []
+
+    class Sender:
+        def __init__(self, *_: object) -> None:
+            pass
+
+        def send(self, _: str, value: bytes, **__: object) -> Future[Delivered]:
+            sent.append(value)
+            return Future()
+
+    monkeypatch.setattr("ringlog.node.loads.AckedProducer", Sender)
+    loads, report = Loads("b:1", "c", Holder("n1"), CellMap, Event()), NodeLoad("n1", 1, 1, ())
+    loads.handlers[PublishLoad](PublishLoad(report))
+    monkeypatch.setattr("ringlog.node.loads.current", lambda: Trust(ack_keys=(key_of(MASTER, "n1"), "an older one")))
+    loads.handlers[PublishLoad](PublishLoad(report))
+    monkeypatch.setattr("ringlog.client.loads.current", lambda: Trust(ack_masters=(MASTER,)))
+    with capture_logs() as said:
+        plain, coded = heard(
+            (LogRecord(number, value, 7) for number, value in enumerate(sent)), Seldom(get_logger("test"))
+        )
+    assert (plain.load, plain.code) == (None, "load_not_believed")
+    assert (coded.load, coded.appended) == (report, 7)
+    assert [line["event"] for line in said] == ["load_not_believed"]
+    assert take(Reports(), (plain,), STATE).ignored["load_not_believed"] == 1
 
 
 def test_a_report_that_the_topic_refuses_later_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

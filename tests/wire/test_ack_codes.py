@@ -7,9 +7,30 @@ import hmac
 
 import pytest
 
-from ringlog.wire.ack_codes import WRONG_CODE, believed_ack, coded, has_code_of, key_of
+from ringlog.wire.ack_codes import (
+    WRONG_CODE,
+    believed_ack,
+    believed_load,
+    coded,
+    coded_load,
+    has_code_of,
+    key_of,
+)
 from ringlog.wire.errors import WireError
-from ringlog.wire.records import CodedAck, NodeAck, ack_in, decode_node_ack, encode_coded_ack, encode_node_ack
+from ringlog.wire.records import (
+    CodedAck,
+    CodedLoad,
+    NodeAck,
+    NodeLoad,
+    ack_in,
+    decode_node_ack,
+    decode_node_load,
+    encode_coded_ack,
+    encode_coded_load,
+    encode_node_ack,
+    encode_node_load,
+    load_in,
+)
 from tests.kernel.entries import uuid
 
 MASTER, LATER = "a-master-of-many-letters", "another-of-many-letters"
@@ -61,3 +82,36 @@ def test_what_is_no_acknowledgement_is_none_with_a_code_either() -> None:
     key = key_of(MASTER, ONE)
     for data in (b"", b"nothing", coded(b"nothing", key), coded(coded(ack_of(ONE), key), key)):
         assert refused(data, (MASTER,)).code != WRONG_CODE
+
+
+def load_of(node: str) -> bytes:
+    return encode_node_load(NodeLoad(node, 7, 1 << 40, ()))
+
+
+def refused_load(data: bytes) -> WireError:
+    with pytest.raises(WireError) as error:
+        believed_load(data, (MASTER,))
+    return error.value
+
+
+def test_a_node_reports_load_for_itself_only() -> None:
+    mine = coded_load(load_of(ONE), key_of(MASTER, ONE))
+    assert believed_load(mine, (LATER, MASTER)) == decode_node_load(mine) == decode_node_load(load_of(ONE))
+    code = load_in(mine).code
+    others = (
+        load_of(OTHER),
+        coded_load(load_of(OTHER), key_of(MASTER, ONE)),
+        encode_coded_load(CodedLoad(load_of(OTHER), code)),
+    )
+    for forged in others:
+        error = refused_load(forged)
+        assert (error.code, error.field) == (WRONG_CODE, OTHER)
+        assert believed_load(forged, ()).node == OTHER, "without a master everything counts"
+
+
+def test_a_code_of_the_one_is_none_of_the_other() -> None:
+    key = key_of(MASTER, ONE)
+    said = ack_in(coded(ack_of(ONE), key))
+    assert refused_load(encode_coded_load(CodedLoad(load_of(ONE), said.code))).code == WRONG_CODE
+    for data in (b"", coded_load(said.ack, key), coded(load_of(ONE), key), coded(ack_of(ONE), key)):
+        assert refused_load(data).code != WRONG_CODE

@@ -71,7 +71,7 @@ RECORDS: Mapping[str, tuple[str, str]] = {
     "requests": ("none", "`ringlog.requests.Request`; `ringlog.requests.RequestBatch`"),
     "results": ("none", "`ringlog.requests.Result`"),
     "acks": ("node id", "`ringlog.acks.NodeAck`; `ringlog.acks.CodedAck`"),
-    "load": ("node id", "`ringlog.load.NodeLoad`"),
+    "load": ("node id", "`ringlog.load.NodeLoad`; `ringlog.load.CodedLoad`"),
     "mutations": ("`keyspace.table`, a zero byte, the composed partition key", "`ringlog.mutations.Mutation`"),
     "cdc": ("the stream id, 16 bytes", "`ringlog.cdc.CdcRow`"),
     "dead-letters": ("`topic/partition/offset` of the mutation", "`ringlog.cdc.DeadLetter`"),

@@ -1,7 +1,8 @@
 """Measures and publishes a node's reports of its tablets' load: performs ``ringlog.node.protocol.loads`` on Kafka.
 
 What a tablet holds is what the node has of its tokens: bytes of encoded writes of rows, and of registers. How often it
-is read and written is what the node served (``served``).
+is read and written is what the node served (``served``). Reports have a code by the node's key, where its file of trust
+has one.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from ringlog.node.patience import Stopped
 from ringlog.node.protocol.loads import AwaitLoads, MeasureTablets, PublishLoad
 from ringlog.protocol.load_reports import Amounts
 from ringlog.runtime.logs import get_logger
+from ringlog.runtime.trust import current
+from ringlog.wire.ack_codes import coded_load
 from ringlog.wire.records import NodeLoad, encode_node_load
 
 LOADS_S = 1.0
@@ -68,10 +71,13 @@ class Loads:
 
     def _publish(self, load: NodeLoad) -> None:
         """What does not get there is said, and tried again with the next report."""
+        value, keys = encode_node_load(load), current().ack_keys
+        if keys:
+            value = coded_load(value, keys[0])
         if self._producer is None:
             self._producer = AckedProducer(self._bootstrap, f"ringlog-load-{load.node[:8]}")
         try:
-            sent = self._producer.send(self._topic, encode_node_load(load), key=load.node.encode(), partition=0)
+            sent = self._producer.send(self._topic, value, key=load.node.encode(), partition=0)
         except LogError as error:
             log.warning("load_not_reported", why=error.message)
         else:

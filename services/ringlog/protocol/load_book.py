@@ -19,14 +19,17 @@ from ringlog.wire.records import NodeLoad, TableLoad
 
 UNREADABLE: Final = "unreadable"
 """The code of a record that is no report."""
+NOT_BELIEVED: Final = "load_not_believed"
+"""The code of a report that has no code by the key of its node, where these are checked."""
 
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """A node's word, and when the broker appended it. ``load`` None: the record was none."""
+    """A node's word, and when the broker appended it. ``load`` None: the record was none, for the reason ``code``."""
 
     load: NodeLoad | None
     appended: Micros
+    code: str = UNREADABLE
 
 
 def take(reports: Reports, heard: Iterable[Heard], state: ClusterState) -> Reports:
@@ -34,7 +37,7 @@ def take(reports: Reports, heard: Iterable[Heard], state: ClusterState) -> Repor
     known = known_in(state)
     for one in heard:
         if one.load is None:
-            ignored = reports.ignored.set(UNREADABLE, reports.ignored.get(UNREADABLE, 0) + 1)
+            ignored = reports.ignored.set(one.code, reports.ignored.get(one.code, 0) + 1)
             reports = Reports(reports.newest, ignored)
         else:
             reports = fold_report(reports, report_of(one.load), one.appended, known)

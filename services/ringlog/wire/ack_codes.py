@@ -1,4 +1,4 @@
-"""Whose an acknowledgement is: a code that only its node can make.
+"""Whose an acknowledgement is, or a report of load: a code that only its node can make.
 
 A broker's rights end at the topic, it does not see keys: who may acknowledge for one node may write a record for any.
 So an acknowledgement may travel with a code (``CodedAck``), made of its very bytes by a key that the node has and no
@@ -8,7 +8,8 @@ needs no list of nodes, and believes nothing without the right code. Who has no 
     key of a node = HMAC-SHA-256(master, "ringlog acks of " + id of the node), as hex digits
     code          = HMAC-SHA-256(key of the node, the bytes of its NodeAck)
 
-The code is made of bytes, not of fields: releases that add a field to ``NodeAck`` understand each other's codes.
+The code is made of bytes, not of fields: releases that add a field to ``NodeAck`` understand each other's codes. A
+report of load has a code of the same key (``CodedLoad``): its bytes begin as those of no acknowledgement do.
 
 Invariant: who knows one node's key, and no master, can make no acknowledgement of another node that counts.
 Source: decision 101; RFC 2104.
@@ -22,7 +23,18 @@ from typing import Final
 
 from ringlog.kernel.values import NodeId, is_uuid
 from ringlog.wire.errors import WireError
-from ringlog.wire.records import CodedAck, NodeAck, ack_in, decode_node_ack, encode_coded_ack
+from ringlog.wire.records import (
+    CodedAck,
+    CodedLoad,
+    NodeAck,
+    NodeLoad,
+    ack_in,
+    decode_node_ack,
+    decode_node_load,
+    encode_coded_ack,
+    encode_coded_load,
+    load_in,
+)
 
 WRONG_CODE: Final = "wrong_code"
 ACK_NOT_BELIEVED: Final = "ack_not_believed"
@@ -43,10 +55,15 @@ def coded(ack: bytes, key: str) -> bytes:
     return encode_coded_ack(CodedAck(ack, _code(ack, key)))
 
 
+def coded_load(load: bytes, key: str) -> bytes:
+    """The record for a report of load with a code; ``load``: the bytes of a ``NodeLoad``."""
+    return encode_coded_load(CodedLoad(load, _code(load, key)))
+
+
 def has_code_of(data: bytes, keys: Iterable[str]) -> bool:
     """True if a record of the topic of acknowledgements has a code by one of these keys. Raises WireError."""
     found = ack_in(data)
-    return any(hmac.compare_digest(found.code, _code(found.ack, key)) for key in keys)
+    return _is_by(found.ack, found.code, keys)
 
 
 def believed_ack(data: bytes, masters: Sequence[str]) -> NodeAck:
@@ -60,6 +77,14 @@ def believed_ack(data: bytes, masters: Sequence[str]) -> NodeAck:
     return ack
 
 
+def believed_load(data: bytes, masters: Sequence[str]) -> NodeLoad:
+    """The report of a record of the topic ``load``, as ``believed_ack`` has an acknowledgement."""
+    load, found = decode_node_load(data), load_in(data)
+    if masters and not _is_by(found.load, found.code, (key_of(master, load.node) for master in masters)):
+        raise WireError(WRONG_CODE, _shown(load.node), "a report of load with a code by the key of its node")
+    return load
+
+
 def digest_of_key(key: str) -> str:
     """What may stand on a disk for a key: it says whether it is the same one, and makes no code."""
     return hmac.digest(key.encode(), b"which key of acknowledgements this is", "sha256").hex()
@@ -70,5 +95,9 @@ def _shown(node: str) -> str:
     return node if is_uuid(node) else ascii(node[:36])
 
 
-def _code(ack: bytes, key: str) -> bytes:
-    return hmac.digest(key.encode(), ack, "sha256")
+def _is_by(said: bytes, code: bytes, keys: Iterable[str]) -> bool:
+    return any(hmac.compare_digest(code, _code(said, key)) for key in keys)
+
+
+def _code(said: bytes, key: str) -> bytes:
+    return hmac.digest(key.encode(), said, "sha256")

@@ -127,6 +127,14 @@ class NodeLoad:
 
 
 @dataclass(frozen=True, slots=True)
+class CodedLoad:
+    """The bytes of a ``NodeLoad``, and its code: see ``wire.ack_codes``. No code: it came without."""
+
+    load: bytes
+    code: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class RefusedProposal:
     """What an agent would do and is refused ``since`` (microseconds, its clock): for whom, what, and why."""
 
@@ -319,7 +327,7 @@ class DeadLetter:
 
 REQUEST, RESULT = "ringlog.requests.Request", "ringlog.requests.Result"
 REQUEST_BATCH = "ringlog.requests.RequestBatch"
-NODE_LOAD = "ringlog.load.NodeLoad"
+NODE_LOAD, CODED_LOAD = "ringlog.load.NodeLoad", "ringlog.load.CodedLoad"
 NODE_ACK, CODED_ACK = "ringlog.acks.NodeAck", "ringlog.acks.CodedAck"
 AGENT_STATUS = "ringlog.agents.AgentStatus"
 STORED_SNAPSHOT, SNAPSHOT_CHUNK = "ringlog.snapshots.StoredSnapshot", "ringlog.snapshots.SnapshotChunk"
@@ -333,6 +341,7 @@ RECORDS: dict[str, type[Any]] = {
     NODE_ACK: NodeAck,
     CODED_ACK: CodedAck,
     NODE_LOAD: NodeLoad,
+    CODED_LOAD: CodedLoad,
     AGENT_STATUS: AgentStatus,
     STORED_SNAPSHOT: StoredSnapshot,
     SNAPSHOT_CHUNK: SnapshotChunk,
@@ -367,7 +376,8 @@ encode_request, decode_request = _codec(REQUEST, CommandRequest)
 encode_result, decode_result = _codec(RESULT, Result)
 encode_node_ack, _decode_plain_ack = _codec(NODE_ACK, NodeAck)
 encode_coded_ack, _decode_coded_ack = _codec(CODED_ACK, CodedAck)
-encode_node_load, decode_node_load = _codec(NODE_LOAD, NodeLoad)
+encode_node_load, _decode_plain_load = _codec(NODE_LOAD, NodeLoad)
+encode_coded_load, _decode_coded_load = _codec(CODED_LOAD, CodedLoad)
 encode_agent_status, decode_agent_status = _codec(AGENT_STATUS, AgentStatus)
 encode_mutation, decode_mutation = _codec(MUTATION, Mutation)
 encode_cdc_row, decode_cdc_row = _codec(CDC_ROW, CdcRow)
@@ -382,6 +392,16 @@ def ack_in(data: bytes) -> CodedAck:
 def decode_node_ack(data: bytes) -> NodeAck:
     """The acknowledgement of a record of its topic, with a code or without. Whose it is, ``wire.ack_codes`` says."""
     return _decode_plain_ack(ack_in(data).ack)
+
+
+def load_in(data: bytes) -> CodedLoad:
+    """What a record of the topic ``load`` has: that with a code, or one without."""
+    return _decode_coded_load(data) if name_of(data) == CODED_LOAD else CodedLoad(data, b"")
+
+
+def decode_node_load(data: bytes) -> NodeLoad:
+    """The report of a record of its topic, with a code or without. Whose it is, ``wire.ack_codes`` says."""
+    return _decode_plain_load(load_in(data).load)
 
 
 def encode_request_batch(requests: Sequence[bytes]) -> bytes:
