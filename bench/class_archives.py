@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from confluent_kafka.admin import AdminClient
 
 from ringlog.stack import broker
-from ringlog.stack.class_archives import NAMES, path_of
+from ringlog.stack.class_archives import BROKER, SPARK, path_of
 from ringlog.stack.layout import StackLayout, StackSettings
 from ringlog.stack.ports import choose
 
@@ -73,7 +73,7 @@ def _options(command: list[str], without: bool) -> list[str]:
 
 def main() -> None:
     """Measure in turns and print."""
-    missing = [name for name in NAMES if not path_of(name).is_file()]
+    missing = [name for name in (BROKER, SPARK) if not path_of(name).is_file()]
     if missing:
         sys.exit(f"no archive of {', '.join(missing)}: make archives")
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 3

@@ -43,6 +43,7 @@ def test_the_help_loads_no_sub_command() -> None:
         "ringlog.private",
         "ringlog.runtime",
         "ringlog.runtime.collector",
+        "ringlog.runtime.inputs",
         "ringlog.runtime.kafka_config",
         "ringlog.runtime.kafka_oauth",
         "ringlog.runtime.kafka_options",

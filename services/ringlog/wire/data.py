@@ -365,17 +365,20 @@ def full_name(record: type[Any]) -> str:
     return f"ringlog.data.{record.__name__}"
 
 
+_BY_NAME = {full_name(record): record for record in RECORDS}
+
+
 @cache
-def _mapper(record: type[Any]) -> Mapper[Any]:
-    return Mapper(record, layout(full_name(record)))
+def _mapper(name: str) -> Mapper[Any]:
+    return Mapper(_BY_NAME[name], layout(name))
 
 
 def pack(value: Any) -> bytes:
     """The bytes of a message; raises WireError if a field does not fit."""
-    return _mapper(type(value)).encode(value)
+    return _mapper(full_name(type(value))).encode(value)
 
 
 def unpack(record: type[T], data: bytes) -> T:
     """The message of the bytes, which is to be a ``record``; raises WireError."""
-    value: T = _mapper(record).decode(data)
+    value: T = _mapper(full_name(record)).decode(data)
     return value
