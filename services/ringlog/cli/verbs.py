@@ -16,8 +16,12 @@ import typer
 from rich.console import RenderableType
 from rich.table import Table
 
-from ringlog.cli.connection import Bootstrap, Cluster, Json, connect, out, resolve
+from ringlog.cli.connection import Bootstrap, Cluster, Json, out, resolve, tell_replay
+from ringlog.client.errors import NotFounded
 from ringlog.kernel.state import ClusterState
+from ringlog.log.opening import beginning_of, open_metadata
+from ringlog.log.replay import catch_up
+from ringlog.log.replica import LogReplica
 from ringlog.runtime.context import ClusterContext
 
 Options = dict[str, tuple[Any, Any]]
@@ -66,9 +70,19 @@ def looked(
 
 
 def newest(context: ClusterContext) -> ClusterState:
-    """The state behind everything that was in the log when it was asked for."""
-    with connect(context) as client:
-        return client.read_barrier()
+    """The state behind everything that was in the log when it was asked for. Who only looks needs no client, which
+    would open the topics of requests and results, too. Raises NotFounded, and what a replica raises.
+    """
+    place = context.bootstrap, context.cluster
+    metadata = open_metadata(*place, "cli")
+    try:
+        with LogReplica(metadata, beginning=beginning_of(*place, warns=False)) as replica:
+            state = catch_up(replica, tell=tell_replay)
+    finally:
+        metadata.close()
+    if state.epoch == 0:
+        raise NotFounded(metadata.name)
+    return state
 
 
 def show_table(columns: Sequence[str], rows: Iterable[Sequence[RenderableType]], none: str = "") -> None:
