@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from ringlog.agents.exits import HALTED
 from ringlog.agents.supervise import _env, _started
 from ringlog.protocol.roles import ROLES
 from ringlog.runtime.settings import ProcessSettings
@@ -43,3 +45,13 @@ def test_ctrl_c_is_for_the_supervisor_alone() -> None:
     interrupted = "import signal; signal.raise_signal(signal.SIGINT); signal.raise_signal(signal.SIGTERM)"
     assert _started([sys.executable, "-c", interrupted], dict(os.environ)).wait() == -signal.SIGTERM
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
+
+
+def test_an_agent_with_a_variable_that_cannot_be_used_says_which_and_halts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RINGLOG_METRICS_PORT", "a")
+    ended = subprocess.run(
+        [sys.executable, "-m", "ringlog.agents", "keeper"], capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == HALTED
+    assert "not started: bad_process_settings: RINGLOG_METRICS_PORT: " in ended.stderr
+    assert "Traceback" not in ended.stderr

@@ -11,12 +11,11 @@ from pathlib import Path
 
 import pytest
 import structlog
-from pydantic import ValidationError
 
 from ringlog.runtime.clock import ManualClock
 from ringlog.runtime.folders import default_data_dir
 from ringlog.runtime.logs import SELDOM_S, Seldom, setup_logs
-from ringlog.runtime.settings import ProcessSettings
+from ringlog.runtime.settings import BadProcessSettings, ProcessSettings
 
 
 @pytest.fixture
@@ -67,8 +66,23 @@ def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp
     assert (settings.cluster, settings.session_timeout_s, settings.insecure) == ("orders", 2.0, False)
     assert settings.data_dir == default_data_dir() == tmp_path / "ringlog"
     assert ProcessSettings(cluster="other").cluster == "other", "what is given goes before the environment"
-    monkeypatch.setenv("RINGLOG_CLUSTER", "not a name!")
-    with pytest.raises(ValidationError, match="cluster"):
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("CLUSTER", "not a name!"),
+        ("INSECURE", "perhaps"),
+        ("LOG_FORMAT", "xml"),
+        ("METRICS_HOST", ""),
+        ("METRICS_PORT", "65001"),
+        ("METRICS_PORT", "a"),
+        ("SESSION_TIMEOUT_S", "nan"),
+    ],
+)
+def test_a_variable_that_cannot_be_used_is_named(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    monkeypatch.setenv(f"RINGLOG_{name}", value)
+    with pytest.raises(BadProcessSettings, match=f"^RINGLOG_{name}: [A-Z]"):
         ProcessSettings()
 
 

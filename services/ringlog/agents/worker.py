@@ -46,7 +46,7 @@ from ringlog.runtime.clock import SystemClock
 from ringlog.runtime.collector import rarely_collect
 from ringlog.runtime.kafka_security import BadKafkaConfig
 from ringlog.runtime.logs import get_logger, setup_logs
-from ringlog.runtime.settings import ProcessSettings
+from ringlog.runtime.settings import BadProcessSettings, ProcessSettings
 from ringlog.runtime.trust import BadTrustConfig, current, guard
 
 if TYPE_CHECKING:
@@ -193,7 +193,12 @@ def run(role: str) -> None:
     """The whole life of the process; never returns."""
     _end_with_parent()
     private_process()
-    code = main(role, ProcessSettings())
+    try:
+        code = main(role, ProcessSettings())
+    except BadProcessSettings as error:
+        end = End(HALTED, f"not started: {error.code}: {error}")
+        say_end(role, end)
+        code = end.code
     sys.stdout.flush()
     sys.stderr.flush()
     # Threads of client libraries may still be closing; nothing they could write matters any more.

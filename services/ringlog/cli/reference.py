@@ -37,10 +37,10 @@ from ringlog.operator import certificates
 from ringlog.operator.certificates import CertificatesFailed
 from ringlog.private import FileUnusable
 from ringlog.protocol.roles import ROLES
-from ringlog.runtime import kafka_security, trust
+from ringlog.runtime import kafka_security, settings, trust
 from ringlog.runtime.figures import FIGURES
 from ringlog.runtime.kafka_security import BadKafkaConfig
-from ringlog.runtime.settings import ProcessSettings
+from ringlog.runtime.settings import BadProcessSettings, ProcessSettings
 from ringlog.runtime.trust import BadTrustConfig
 from ringlog.wire.avsc import documented
 from ringlog.wire.data import REFUSALS
@@ -269,7 +269,16 @@ def _codes() -> Iterator[str]:
 
 
 def _errors() -> Iterator[
-    type[LogError | BadKafkaConfig | BadRedisUrl | BadTrustConfig | CertificatesFailed | FileUnusable | NodeFailed]
+    type[
+        LogError
+        | BadKafkaConfig
+        | BadProcessSettings
+        | BadRedisUrl
+        | BadTrustConfig
+        | CertificatesFailed
+        | FileUnusable
+        | NodeFailed
+    ]
 ]:
     for module in (
         log_errors,
@@ -278,6 +287,7 @@ def _errors() -> Iterator[
         cdc_errors,
         kafka_security,
         redis_url,
+        settings,
         trust,
         certificates,
         private,

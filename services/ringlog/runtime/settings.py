@@ -6,13 +6,21 @@ These are settings of processes. Settings of the cluster are part of the state a
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from ringlog.runtime.folders import default_data_dir
 from ringlog.runtime.logs import LogFormat
+
+PREFIX = "RINGLOG_"
+
+
+class BadProcessSettings(Exception):
+    """A variable of a process cannot be used. The message names the variable and the rule."""
+
+    code = "bad_process_settings"
 
 
 class ProcessSettings(BaseSettings):
@@ -26,9 +34,11 @@ class ProcessSettings(BaseSettings):
     health, at ``metrics_host`` (an address, or 0.0.0.0 for all); each role of ``ringlog agents`` has a port of its own,
     the validator this one, the others those behind it. ``trust_config``: a file with certificates and tokens
     (``ringlog.runtime.trust``); ``insecure``: an address that other machines reach may be open to everybody there.
+
+    Raises BadProcessSettings.
     """
 
-    model_config = SettingsConfigDict(env_prefix="RINGLOG_", extra="ignore", frozen=True)
+    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="ignore", frozen=True)
 
     bootstrap_servers: str = "127.0.0.1:9092"
     redis_url: str = "redis://127.0.0.1:6379/0"
@@ -45,6 +55,13 @@ class ProcessSettings(BaseSettings):
     metrics_host: str = Field(default="127.0.0.1", min_length=1)
     log_format: LogFormat = "console"
     log_level: Literal["debug", "info", "warning", "error", "critical"] = "info"
+
+    def __init__(self, **given: Any) -> None:
+        try:
+            super().__init__(**given)
+        except ValidationError as error:
+            wrong = [(f"{PREFIX}{one['loc'][0]!s}".upper(), one["msg"]) for one in error.errors()]
+            raise BadProcessSettings("; ".join(f"{name}: {rule}" for name, rule in wrong)) from None
 
     @field_validator("insecure", mode="before")
     @classmethod
