@@ -41,14 +41,14 @@ def altered(state: ClusterState, replication: Replication) -> tuple[ClusterState
     return at_rest(applied(state, AlterKeyspace("ks", replication)))
 
 
-def at_rest(state: ClusterState) -> tuple[ClusterState, Counter[str]]:
-    """Plans are carried out until one is empty; why replicas moved."""
+def at_rest(state: ClusterState, is_whole: bool = True) -> tuple[ClusterState, Counter[str]]:
+    """Plans are carried out until one is empty; why replicas moved. ``is_whole``: nothing is refused then."""
     why = Counter[str]()
     for _ in range(ROUNDS_MAX):
         advice = advise(state, {})
         assert advice.commands == advise(state, {}).commands
         if not advice.moves:
-            assert not advice.refused
+            assert not (is_whole and advice.refused)
             assert violations(state) == ()
             return state, why
         begun = {(one.table, one.tablet) for one in advice.moves}
@@ -141,6 +141,20 @@ def test_what_is_on_its_way_counts_where_it_will_be() -> None:
         state = begun(state, advise(state, {}).moves[0], "write_both_read_new")
     comes = Counter(one.next[-1].node for one in state.tablets[TABLE].transitions.values())
     assert [comes[node] for node in state.nodes] == [2, 2, 2]
+
+
+def test_what_cannot_begin_holds_up_none_of_those_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The only replica of the first tablet is dead; one entry has room for one tablet."""
+    monkeypatch.setattr("ringlog.kernel.balance.advice.TABLETS_MAX", 1)
+    state = lives.with_table(lives.cluster(*[register(number) for number in (1, 2, 3)]), factor(1), 6)
+    dead = places(tablet(state))[0][0]
+    state = applied(state, AlterKeyspace("ks", factor(2)), DeclareDown(dead, "burnt"))
+    lost = {index for index in range(6) if places(tablet(state, index))[0][0] == dead}
+    assert 0 in lost
+    assert [one.tablet for one in advise(state, {}).moves] == [min(set(range(6)) - lost)]
+    state, _ = at_rest(state, is_whole=False)
+    assert {index for index in range(6) if len(places(tablet(state, index))) == 1} == lost
+    assert {one.code for one in advise(state, {}).refused} == {"too_few_replicas"}
 
 
 @pytest.mark.parametrize("lost", [1, 2, 3])

@@ -30,6 +30,7 @@ from ringlog.kernel.commands.pauses import pause_of
 from ringlog.kernel.commands.resizes import DecideResize
 from ringlog.kernel.commands.tablets import TABLETS_MAX, MigrateTablets, Shard, TabletMigration, admissible
 from ringlog.kernel.modes import BALANCING, SPLITS
+from ringlog.kernel.outcome import Rejected
 from ringlog.kernel.settings import setting
 from ringlog.kernel.state import ClusterState, in_order
 from ringlog.kernel.tablets.map import TabletMap
@@ -37,6 +38,7 @@ from ringlog.kernel.tablets.resize import NONE
 from ringlog.kernel.tablets.track import may_begin
 from ringlog.kernel.values import Command, NodeId
 
+STREAMING_LIMIT: Final = "streaming_limit"
 NODE_REQUEST: Final = "node_request"
 """Why nothing starts while a node operation waits or runs."""
 
@@ -90,8 +92,7 @@ def advise(
     picture = picture_in(state, measured)
     is_paused = pause_of(state, BALANCING) is not None
     wanted = (row for row in copies(state) if tables is None or row.table in tables)
-    changes = [] if picture.busy else list(islice(wanted, TABLETS_MAX))
-    begun, against = admissible(state, map(asked, changes))
+    changes, begun, against = ([], (), ()) if picture.busy else _first_that_begin(state, wanted)
     if begun:
         chosen = {(one.table, one.tablet) for one in begun}
         plan = BalancePlan(tuple(row for row in changes if (row.table, row.tablet) in chosen))
@@ -100,10 +101,25 @@ def advise(
         kept = [one if one.table in tables else replace(one, paused=True) for one in picture.tables]
         picture = replace(picture, tables=kept)
     plan = make_plan(picture)
-    never = [(one, rejected) for one, rejected in against if rejected.code != "streaming_limit"]
+    never = [(one, rejected) for one, rejected in against if rejected.code != STREAMING_LIMIT]
     moves, refused = admissible(state, [asked(row) for row in plan.migrations if row.table in state.tablets])
     told = tuple(RefusedMigration(one, rejected.code, rejected.detail) for one, rejected in (*never, *refused))
     return Advice(picture, plan, moves, told, tuple(_decisions(state, picture)), is_paused)
+
+
+def _first_that_begin(
+    state: ClusterState, wanted: Iterator[Migration]
+) -> tuple[list[Migration], tuple[TabletMigration, ...], tuple[tuple[TabletMigration, Rejected], ...]]:
+    """Of what is wanted the first ``TABLETS_MAX`` of which some may begin, or might if less streamed; those that may;
+    what speaks against the others. Where none may: the first ones, so that what is refused for good is shown.
+    """
+    first: tuple[tuple[TabletMigration, Rejected], ...] = ()
+    while changes := list(islice(wanted, TABLETS_MAX)):
+        begun, against = admissible(state, map(asked, changes))
+        if begun or any(rejected.code == STREAMING_LIMIT for _, rejected in against):
+            return changes, begun, (*first, *against)
+        first = first or against
+    return [], (), first
 
 
 def picture_in(state: ClusterState, measured: Mapping[NodeId, MeasuredLoads]) -> BalancePicture:
