@@ -22,7 +22,7 @@ from ringlog_cdc.decisions import context_of, is_first, table_of
 from ringlog_cdc.errors import StopRequested
 from ringlog_cdc.frames import within
 from ringlog_cdc.images.work import ImageFolder
-from ringlog_cdc.lake.columns import TableFields, fields_of
+from ringlog_cdc.lake.columns import TableFields, fields_of, ids_of
 from ringlog_cdc.lake.sink import KEPT, KEPT_TYPE, Lake, with_heads
 from ringlog_cdc.pace import FIRST, next_limit
 from ringlog_cdc.plan import OffsetRange, PartitionFacts, PlanEntry
@@ -301,13 +301,14 @@ class BatchRunner:
             yield out
             return
         self._lake.check_there()
-        self._lake.describe(self._replica.state)
+        state = self._replica.state
+        self._lake.describe(state)
         ends = self._offsets.ends(self._settings.sink_topic)
         kept = out.persist()
         try:
             yield kept.drop(*KEPT)
             rows = kept.where(F.col("table").isNotNull()).select(*KEPT, "value")
-            self._lake.append(rows, entry, fields, ends)
+            self._lake.append(rows, entry, fields, ends, ids_of(state))
         finally:
             kept.unpersist()
 

@@ -107,13 +107,13 @@ def test_a_lake_that_was_lost_is_not_begun_anew(spark: SparkSession, tmp_path: P
     def lake() -> Lake:
         return Lake(DeltaTables(spark, identity.author), identity, Made(checkpoint, identity))
 
-    def add(number: int, to: Lake | None = None) -> None:
+    def add(number: int, to: Lake | None = None, table_id: str = "first") -> None:
         found = row(source_offset=number)
         rows = spark.createDataFrame(
             [("shop.people", found.generation, -5, bytearray(encode_cdc_row(found)))],
             "table string, generation bigint, token bigint, value binary",
         )
-        (to or lake()).add(rows, LakeCommit(number, {}), {"shop.people": FIELDS})
+        (to or lake()).add(rows, LakeCommit(number, {}), {"shop.people": FIELDS}, {"shop.people": table_id})
 
     with pytest.raises(CdcError) as refused:
         lake().check_signed()
@@ -135,6 +135,10 @@ def test_a_lake_that_was_lost_is_not_begun_anew(spark: SparkSession, tmp_path: P
     mark.unlink()
     add(4, running)
     assert table_in(spark, root, "shop/people_scylla_cdc_log").count() == 1
+    # The table was dropped, and so was its place in the lake; another one has its name.
+    shutil.rmtree(root / "shop")
+    add(5, running, "second")
+    assert table_in(spark, root, "shop/people_scylla_cdc_log").count() == 1
     running.check_there()
     shutil.rmtree(root)
     with pytest.raises(CdcError, match="does not know it") as refused:
@@ -155,7 +159,7 @@ def test_a_reader_of_one_generation_and_stream_opens_only_its_files(spark: Spark
     ]
     values = spark.createDataFrame([(encode_cdc_row(one),) for one in rows], "value binary")
     lake = Lake(DeltaTables(spark, "a"), Identity("c", "w", "a", str(tmp_path)), rows_per_file=50)
-    lake.add(values.mapInArrow(heads, HEADS_TYPE), LakeCommit(0, {}), {"shop.people": FIELDS})
+    lake.add(values.mapInArrow(heads, HEADS_TYPE), LakeCommit(0, {}), {"shop.people": FIELDS}, {})
     path = str(tmp_path / "shop" / "people_scylla_cdc_log")
     whole = spark.read.format("delta").load(path)
     of_old = whole.where(f"`cdc$generation` = {old}")

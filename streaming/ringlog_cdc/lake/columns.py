@@ -66,6 +66,11 @@ def fields_of(state: ClusterState) -> dict[str, TableFields]:
     }
 
 
+def ids_of(state: ClusterState) -> dict[str, str]:
+    """The id of every table."""
+    return {name: table.id for name, table in in_order(state.tables)}
+
+
 def table_of(name: str, fields: TableFields | None) -> TableChange:
     """The table of that full name; None: nothing is known of its columns, and all its values stay bytes."""
     columns, partition_key, clustering_key = fields or ((), (), ())

@@ -13,6 +13,7 @@ import uuid
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from ringlog.durable import replace_durably
 from ringlog_cdc.errors import CdcError, ChainBroken
 from ringlog_cdc.plan_store import create_if_absent
 
@@ -96,23 +97,43 @@ def forget_filled(checkpoint: Path, identity: Identity) -> None:
 
 
 class Made:
-    """The tables that a checkpoint has made or met in its lake: one that is not there any more was lost."""
+    """The tables that a checkpoint has made or met in its lake: one that is not there any more was lost, unless it was
+    of another table of the cluster that had the name before.
+
+    A table has a mark by its name, which holds the id that it had in the cluster; empty: that of a release which noted
+    none. For use by one thread.
+    """
 
     def __init__(self, checkpoint: Path, identity: Identity) -> None:
         self._identity = identity
         self._folder = checkpoint / MADE
         self._folder.mkdir(exist_ok=True)
+        self._noted: dict[str, str] = {}
 
-    def note(self, table: str) -> None:
-        """It is there."""
-        create_if_absent(self._mark(table), b"")
-
-    def check(self, table: str) -> None:
-        """It is not there. Raises CdcError ``lake_lost`` if it was."""
+    def note(self, table: str, table_id: str) -> None:
+        """It is there, for the table of that id; empty: nobody knows it (any more)."""
         mark = self._mark(table)
-        if mark.exists():
+        if self._noted.get(table) == table_id:
+            return
+        if not create_if_absent(mark, table_id.encode()) and table_id and _held(mark) != table_id:
+            replace_durably(mark, table_id.encode(), mark.with_name(f".{mark.name}"))
+        self._noted[table] = table_id
+
+    def check(self, table: str, table_id: str) -> None:
+        """It is not there, and the table of that id has rows for it. Raises CdcError ``lake_lost`` if it was."""
+        mark = self._mark(table)
+        self._noted.pop(table, None)
+        known = _held(mark)
+        if known is not None and (known == table_id or not (known and table_id)):
             ends = f"bring it back; if it is to begin anew, without the rows that it had, delete {mark}"
             raise CdcError("lake_lost", f"{self._identity.root} has lost the table of {table}", ends)
 
     def _mark(self, table: str) -> Path:
         return self._folder / f"{self._identity.checkpoint}.{table}"
+
+
+def _held(mark: Path) -> str | None:
+    try:
+        return mark.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return None

@@ -34,6 +34,7 @@ from ringlog_cdc.lake.columns import (
     LakeColumns,
     TableFields,
     fields_of,
+    ids_of,
     left_out,
     table_of,
 )
@@ -109,31 +110,47 @@ class Lake:
         with self._lock:
             self._descriptions.keep(state)
 
-    def append(self, rows: DataFrame, entry: PlanEntry, fields: Mapping[str, TableFields], told: Positions) -> None:
+    def append(
+        self,
+        rows: DataFrame,
+        entry: PlanEntry,
+        fields: Mapping[str, TableFields],
+        told: Positions,
+        ids: Mapping[str, str],
+    ) -> None:
         """Add the rows of a plan part (``with_heads``), each table's in one commit, unless they are there.
 
-        ``fields``: what their tables are decoded by; ``told``: where the CDC topic ended before the part. Raises
-        CdcError ``lake_lost``.
+        ``fields``: what their tables are decoded by; ``told``: where the CDC topic ended before the part; ``ids``:
+        tables to their ids. Raises CdcError ``lake_lost``.
         """
         self.check_there()
-        self.add(rows, commit_of(entry, self.identity, told), fields)
+        self.add(rows, commit_of(entry, self.identity, told), fields, ids)
 
-    def add(self, rows: DataFrame, commit: LakeCommit, fields: Mapping[str, TableFields]) -> dict[str, int]:
+    def add(
+        self, rows: DataFrame, commit: LakeCommit, fields: Mapping[str, TableFields], ids: Mapping[str, str]
+    ) -> dict[str, int]:
         """Add rows of any tables (``table``, ``generation``, ``token``, ``value``); their numbers by table.
 
         Raises CdcError ``lake_lost``.
         """
         counts = {row["table"]: row["count"] for row in rows.groupBy("table").count().collect()}
         for table, count in sorted(counts.items()):
+            if not self._is_there(table) and self._made is not None:
+                self._made.check(table, ids.get(table, ""))
             self._add(table, rows.where(F.col("table") == table), count, commit, fields.get(table))
+            if self._made is not None:
+                self._made.note(table, ids.get(table, ""))
         return counts
 
-    def _add(self, table: str, rows: DataFrame, count: int, commit: LakeCommit, fields: TableFields | None) -> None:
+    def _is_there(self, table: str) -> bool:
+        """Is there a table of the lake now? Its columns are known then."""
         path = log_path(self.identity.root, table)
         if self._there.get(table) is None or not self.delta.is_there(path):
             self._there[table] = self.delta.columns(path)
-            if self._there[table] is None and self._made is not None:
-                self._made.check(table)
+        return self._there[table] is not None
+
+    def _add(self, table: str, rows: DataFrame, count: int, commit: LakeCommit, fields: TableFields | None) -> None:
+        path = log_path(self.identity.root, table)
         wanted = types_of(from_arrow_schema(LakeColumns(table_of(table, fields)).schema()))
         columns = LakeColumns(table_of(table, fields), left_out(wanted, self._there[table] or {}))
         files = -(-count // self._rows_per_file)
@@ -141,8 +158,6 @@ class Lake:
         typed = rows.select("value").mapInArrow(decoder(columns), from_arrow_schema(columns.schema()))
         typed = typed if files > 1 else typed.repartition(1)
         self.delta.append(path, typed.sortWithinPartitions(*ORDER), commit.version, commit.told)
-        if self._made is not None:
-            self._made.note(table)
         added = {name: kind for name, kind in wanted.items() if name not in columns.out}
         self._there[table] = added | (self._there[table] or {})
 
@@ -189,7 +204,7 @@ class Lake:
         """
         found: dict[str, int] = {}
         authors = self.others()
-        fields = fields_of(state)
+        fields, ids = fields_of(state), ids_of(state)
         for row in rows.select("table").distinct().collect():
             table = row["table"]
             path = log_path(self.identity.root, table)
@@ -201,7 +216,7 @@ class Lake:
                 keys = [F.col(name).alias(mine) for mine, name in IDENTITY.items()]
                 had = there.select(*keys, F.col(SOURCE_TOPIC).alias("topic"))
                 missing = missing.join(had, ["topic", *IDENTITY], "left_anti")
-            found |= self.add(missing.select(*COLUMNS), LakeCommit(None, {"filled": self.identity.author}), fields)
+            found |= self.add(missing.select(*COLUMNS), LakeCommit(None, {"filled": self.identity.author}), fields, ids)
         return found
 
     def lacks_from(self, tables: Iterable[str]) -> dict[int, int]:

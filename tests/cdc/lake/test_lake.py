@@ -15,6 +15,8 @@ from ringlog_cdc.lake.delta import description_path, log_path
 from ringlog_cdc.lake.heads import BadRow, heads_of
 from ringlog_cdc.lake.identity import (
     FILE,
+    Identity,
+    Made,
     author_prefix,
     decode_identity,
     forget_filled,
@@ -192,3 +194,32 @@ def test_rows_go_out_with_what_they_are_sorted_by_and_letters_without() -> None:
     assert lines == [none, ("shop.people", 1_000, tokens[0]), ("a.people", 5, tokens[1]), none]
     (only,) = with_heads(lambda batches: batches, "nowhere")([batch])
     assert only.column("token").null_count == 4
+
+
+def test_a_table_that_is_gone_was_lost_unless_another_one_has_its_name(tmp_path: Path) -> None:
+    def made() -> Made:
+        return Made(tmp_path, Identity("c", "w", "checkpoint", "/lake"))
+
+    first = made()
+    first.check("shop.people", "one")  # it was never there
+    first.note("shop.people", "one")
+    for known in (first, made()):
+        for same in ("one", ""):
+            with pytest.raises(CdcError, match="has lost the table of") as lost:
+                known.check("shop.people", same)
+            assert (lost.value.code, str(tmp_path / "lake.tables") in lost.value.hint) == ("lake_lost", True)
+        known.check("shop.people", "two")
+    first.note("shop.people", "two")
+    first.note("shop.people", "")  # rows of one that was dropped: nobody knows its id any more
+    first.check("shop.people", "one")
+    with pytest.raises(CdcError):
+        made().check("shop.people", "two")
+
+
+def test_a_mark_of_an_earlier_release_is_of_any_table(tmp_path: Path) -> None:
+    made = Made(tmp_path, Identity("c", "w", "checkpoint", "/lake"))
+    (tmp_path / "lake.tables" / "checkpoint.shop.people").write_bytes(b"")
+    with pytest.raises(CdcError):
+        made.check("shop.people", "one")
+    made.note("shop.people", "one")
+    made.check("shop.people", "two")
