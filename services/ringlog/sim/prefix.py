@@ -61,7 +61,7 @@ def registration(shape: ClusterShape, number: int) -> RegisterNode:
         id=draw_uuid(chance),
         address=f"n{number}:7000",
         datacenter=f"dc{(number - 1) % shape.datacenters + 1}",
-        rack=f"r{number % 2 + 1}",
+        rack=shape.rack_of(number),
         shards=1 + number % 3,
         ignore_msb=12,
         release="0.1.0",

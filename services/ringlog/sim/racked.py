@@ -1,6 +1,7 @@
 """A keyspace whose replicas lie in different racks, in a part of the longer runs.
 
-Their nodes lie in two racks if they lie in one datacenter. The keyspaces of the other runs hardly ever ask for that: of
+Their nodes lie in two racks if they lie in one datacenter; if they lie in two, each of these has two in a part of the
+runs. The keyspaces of the other runs hardly ever ask for that: of
 a hundred runs there was one in which a walk passed over a node for its rack. It is made early, so that all nodes that
 come and go later move its ranges.
 """
@@ -18,6 +19,11 @@ RUNS: Final = ("medium", "large")
 """The profiles that have it."""
 SHARE: Final = 0.2
 """In how many of their runs without a scenario."""
+
+
+def two_racks_each(seed: int, profile: str) -> bool:
+    """True if each datacenter of a run has two racks, where there are two of them."""
+    return profile in RUNS and Chance(seed, "racks of two datacenters").happens(SHARE)
 
 
 def in_racks(chance: Chance, profile: str) -> list[tuple[Micros, str, tuple[Any, ...]]]:

@@ -30,7 +30,7 @@ from ringlog.sim.losing import losing
 from ringlog.sim.moving_tablets import LASTS as MOVES
 from ringlog.sim.moving_tablets import PROFILE as MOVING
 from ringlog.sim.moving_tablets import moving_tablets, turning_back, with_log
-from ringlog.sim.racked import in_racks
+from ringlog.sim.racked import in_racks, two_racks_each
 from ringlog.sim.rarities import RARITIES, rarity
 from ringlog.sim.rebalancing import LASTS as REBALANCES
 from ringlog.sim.rebalancing import (
@@ -159,9 +159,11 @@ def draw_script(seed: int, profile: Profile) -> Script:
         tokens=chance.between(1, profile.tokens) if profile.tokens > 2 else _few_tokens(seed, founded, bool(balanced)),
         history=history,
         old=founded > 0 and history == 100 and chance.happens(0.7),
+        racked=two_racks_each(seed, profile.name),
     )
     drawn: list[tuple[str, tuple[Any, ...]]] = [("start", (f"n{founded + number + 1}",)) for number in range(joining)]
-    replaced = _replaced(Chance(seed, f"replace/{profile.name}"), founded, joining if chosen is None else 0)
+    newcomers = range(founded + 1, founded + joining + 1) if chosen is None else range(0)
+    replaced = _replaced(Chance(seed, f"replace/{profile.name}"), founded, newcomers, shape.places)
     if chosen is None or chosen.bursts:
         drawn += [("burst", (chance.between(*profile.writes),)) for _ in range(chance.between(*profile.bursts))]
     drawn += [("read", ()) for _ in range(profile.reads)]
@@ -282,10 +284,10 @@ def _of_images(seed: int, founded: int) -> list[Drawn]:
     return [*drawn, *stood_still(still)] if still.happens(STAND_STILL) else drawn
 
 
-def _replaced(chance: Chance, founded: int, joining: int) -> dict[str, str]:
+def _replaced(chance: Chance, founded: int, newcomers: range, places: int) -> dict[str, str]:
     """Newcomers that replace a founder of their datacenter and rack instead of joining."""
-    numbers = [number for number in range(founded + 1, founded + joining + 1) if 1 <= number - 2 <= founded]
-    return {f"n{number}": f"n{number - 2}" for number in numbers if chance.happens(0.35)}
+    numbers = [number for number in newcomers if 1 <= number - places <= founded]
+    return {f"n{number}": f"n{number - places}" for number in numbers if chance.happens(0.35)}
 
 
 def _replacements(chance: Chance, actions: list[Action], replaced: dict[str, str]) -> list[Action]:

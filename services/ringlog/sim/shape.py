@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ringlog.kernel.values import Column
 
@@ -13,7 +13,8 @@ COLUMNS = (Column("k", "text"), Column("c", "int"), Column("v", "text"))
 @dataclass(frozen=True, slots=True)
 class ClusterShape:
     """``founded``: nodes that own the ring when the run begins (0: there is no cluster yet); ``joining``: nodes that
-    start in the run and join; ``old``: entries that have left the history.
+    start in the run and join; ``old``: entries that have left the history; ``racked``: each of two datacenters has two
+    racks, not one. That is drawn beside all else, which it does not change: so it is in no name.
     """
 
     founded: int
@@ -22,11 +23,21 @@ class ClusterShape:
     tokens: int
     history: int
     old: bool
+    racked: bool = field(default=False, repr=False)
 
     @property
     def datacenters(self) -> int:
         """Over how many datacenters the nodes are spread: two where they have an even number of tokens."""
         return 2 - self.tokens % 2
+
+    @property
+    def places(self) -> int:
+        """Node n lies where node n minus this lies: in the same rack of the same datacenter."""
+        return 4 if self.racked and self.datacenters == 2 else 2
+
+    def rack_of(self, number: int) -> str:
+        """The rack of a node. Of two datacenters that have one rack each the second's is r1."""
+        return f"r{(number - 1) // 2 % 2 + 1}" if self.places == 4 else f"r{number % 2 + 1}"
 
 
 def tablet_bytes(number: int) -> int:
