@@ -151,6 +151,19 @@ def test_a_leaving_node_that_died_may_be_declared_down() -> None:
     assert waiting(dead, dead.operations[operation], alone).nodes == ()
 
 
+def test_a_leaving_node_that_must_be_asked_though_it_is_dead_is_assassinated_or_the_operation_called_off() -> None:
+    """With n4, which is left out, it is a quorum: that it was declared down is no advice any more."""
+    state = applied(placed(FIVE, simple(3)), DeclareDown("n4", "fire"))
+    state, operation = begun(replace(state, cluster_id="c"), Replace("x", "n3", ("n4",)))
+    for stage, way in (("write_both_read_old", "operation cancel"), ("write_both_read_new", "node assassinate n3")):
+        dead = applied(driven(state, operation, stage), DeclareDown("n3", "fire"))
+        alive = {node: ack for node, ack in all_acks(dead).items() if node not in ("n3", "n4")}
+        found = waiting(dead, dead.operations[operation], alive)
+        assert found.nodes == ("n3",)
+        assert any(way in one for one in found.ways_out)
+        assert not any("node down n3" in one for one in found.ways_out)
+
+
 def test_operations_in_words() -> None:
     first, operation = asked("alter")
     view = views.operation(first, first.operations[operation], {})
