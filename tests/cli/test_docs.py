@@ -90,6 +90,19 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert not anchor or anchor in anchors(path.read_text(encoding="utf-8")), f"{target}#{anchor}"
 
 
+def test_another_page_links_to_each_page() -> None:
+    """To decisions the folder is linked, which lists them by their titles."""
+    linked: set[Path] = set()
+    for page in PAGES:
+        found = {
+            (page.parent / target).resolve() for target, _ in LINK.findall(page.read_text(encoding="utf-8")) if target
+        }
+        linked |= found - {page}
+    assert ROOT / "docs" / "decisions" in linked
+    own = {page for page in PAGES if page.parent.name == "decisions" or page.name in ("README.md", "CHANGELOG.md")}
+    assert {names(page) for page in PAGES if page not in linked | own} == set()
+
+
 @pytest.mark.parametrize("page", PAGES, ids=names)
 def test_python_that_is_shown_compiles_and_its_imports_exist(page: Path) -> None:
     for block in re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL):
