@@ -75,7 +75,9 @@ def offences(path: Path) -> list[str]:
 
 def checked() -> tuple[Path, ...]:
     """The files whose texts are for readers of the product."""
-    pages = (path for path in files() if path.suffix == ".md" and shown(path).startswith(("docs/", "README", "CHANGELOG")))
+    pages = (
+        path for path in files() if path.suffix == ".md" and shown(path).startswith(("docs/", "README", "CHANGELOG"))
+    )
     pages = (path for path in pages if shown(path) != GLOSSARY and not shown(path).startswith(DECISIONS))
     schemas = (path for path in files() if path.suffix == ".avsc" and not shown(path).startswith(FROZEN))
     return (*python_files(*SOURCES), *schemas, *pages)
