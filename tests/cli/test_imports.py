@@ -62,6 +62,16 @@ def test_the_status_loads_neither_servers_nor_what_reads_settings() -> None:
     }
 
 
+def test_a_schema_is_read_when_its_record_is_asked_for() -> None:
+    """Of 174 files, and of their fingerprints."""
+    read = "from ringlog_schemas import current\nimport sys; print(len(vars(current())['_found']), file=sys.stderr)"
+    for module in ("ringlog.cli.status", "ringlog.agents.worker", "ringlog.node.process"):
+        ended = subprocess.run(
+            [sys.executable, "-c", f"import {module}\n{read}"], capture_output=True, text=True, check=True
+        )
+        assert int(ended.stderr) <= 2, module
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_help_says_of_a_command_how_its_own_help_begins(name: str) -> None:
     group = typer.main.get_command(app)
