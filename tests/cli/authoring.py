@@ -39,8 +39,9 @@ def authoring(monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
         def connected(_: object) -> Iterator[Client]:
             yield client
 
-        for user in (submitting, verbs):
-            monkeypatch.setattr(user, "connect", connected)
+        monkeypatch.setattr(submitting, "connect", connected)
+        monkeypatch.setattr(verbs, "open_metadata", lambda *_: metadata)
+        monkeypatch.setattr(verbs, "beginning_of", lambda *_, **__: None)
         yield client
 
 
