@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
+import typer
 
 from ringlog.cli import reference
+from ringlog.cli.main import app
 from ringlog.kernel.codes import CODES
 from ringlog.kernel.registry import COMMANDS
 from ringlog.kernel.settings import SETTINGS
@@ -39,6 +42,22 @@ def test_topics_name_schemas_that_exist() -> None:
     assert len(schemas) == len(TOPICS) + 13, "all but one, one with seven, one with three, and six with two"
     assert len(set(schemas)) == len(schemas)
     assert [name for name in schemas if name not in catalog()] == []
+
+
+def test_help_begins_with_what_is_meant() -> None:
+    """A value is a thing, and a verb does something: neither begins in the middle of a sentence."""
+    left = [(typer.main.get_command(app), "ringlog")]
+    broken = re.compile(r"(?:Of|Which|Whom|Whose|So|That)\b")
+    found, seen = [], 0
+    while left:
+        command, name = left.pop()
+        if hasattr(command, "list_commands"):
+            left += [(command.get_command(None, one), f"{name} {one}") for one in command.list_commands(None)]
+        for text in (command.help or "", *(getattr(one, "help", None) or "" for one in command.params)):
+            seen += 1
+            found += [f"{name}: {text}"] if broken.match(text) else []
+    assert found == []
+    assert seen > 300
 
 
 def test_only_what_differs_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

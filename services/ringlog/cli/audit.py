@@ -23,7 +23,7 @@ def audit(
     ] = None,
     base: Annotated[
         int | None,
-        typer.Option(min=0, help="Of how many partitions of each table to compare the nodes' rows; 0: of all."),
+        typer.Option(min=0, help="Number of partitions of each table whose rows on the nodes are compared; 0: all."),
     ] = None,
     lake: Annotated[str | None, typer.Option(help="Folder or address of the lake, to be compared, too.")] = None,
     archive: InArchive = None,

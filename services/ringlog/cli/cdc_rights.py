@@ -26,7 +26,10 @@ Listener = Annotated[
     typer.Option("--listener", envvar="RINGLOG_CDC_LISTENER", help=LISTENER),
 ]
 Protocol = Annotated[
-    str, typer.Option("--protocol", envvar="RINGLOG_CDC_PROTOCOL", help="Of that listener: SASL_SSL or SASL_PLAINTEXT.")
+    str,
+    typer.Option(
+        "--protocol", envvar="RINGLOG_CDC_PROTOCOL", help="Protocol of that listener: SASL_SSL or SASL_PLAINTEXT."
+    ),
 ]
 
 

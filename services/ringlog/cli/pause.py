@@ -17,7 +17,7 @@ Of = Annotated[
     typer.Option(
         "--of",
         metavar="KEYSPACE[.TABLE]",
-        help=f"Of a keyspace or a table alone ({', '.join(LIMITED)}); none: everywhere.",
+        help=f"A keyspace or a table that alone is meant ({', '.join(LIMITED)}); none: everywhere.",
     ),
 ]
 

@@ -36,7 +36,7 @@ def register(app: typer.Typer) -> None:
 def mutants(
     names: Annotated[list[str] | None, typer.Argument(help="Only these.")] = None,
     sample: Annotated[int | None, typer.Option("--sample", help="At most this number, chosen by --day.")] = None,
-    day: Annotated[str, typer.Option("--day", help="What chooses the sample, e.g. a date.")] = "",
+    day: Annotated[str, typer.Option("--day", help="A word that chooses the sample, e.g. a date.")] = "",
     most: Annotated[
         int | None, typer.Option("--most", min=1, help="At most this number of seeds for each bug.")
     ] = None,

@@ -84,8 +84,8 @@ def show(context: ClusterContext, table: FullName, tablet: Number) -> Iterator[A
 def move(
     table: FullName,
     tablet: Number,
-    target: Annotated[str, typer.Option("--to", metavar="NODE/SHARD", help="Who gets it.")],
-    source: Annotated[str, typer.Option("--from", metavar="NODE/SHARD", help="Whose replica moves.")],
+    target: Annotated[str, typer.Option("--to", metavar="NODE/SHARD", help="The shard that gets it.")],
+    source: Annotated[str, typer.Option("--from", metavar="NODE/SHARD", help="The shard whose replica moves.")],
 ) -> Intent:
     """Move a replica to another shard. Of a node that is dead it is made anew from the others."""
     return move_tablet(table, tablet, _place(source), _place(target))

@@ -26,7 +26,8 @@ Partitions = Annotated[int | None, typer.Option(help="Number of partitions.")]
 Replicas = Annotated[int | None, typer.Option(help="Replicas of each partition.")]
 Quorum = Annotated[int | None, typer.Option(help="Voters that must be alive; 2 x QUORUM - 1 replicas vote.")]
 Filter = Annotated[
-    str | None, typer.Option("--filter", metavar="JSONPATH", help="Which nodes: '$[?(@.rack == \"r1\")]'.")
+    str | None,
+    typer.Option("--filter", metavar="JSONPATH", help="A filter that its nodes match: '$[?(@.rack == \"r1\")]'."),
 ]
 Profiles = Annotated[
     list[str] | None, typer.Option("--profile", help="A storage profile: a feature that each data node has.")
@@ -151,7 +152,7 @@ def reset(
 def restart(
     zone: Name,
     partition: Annotated[int, typer.Argument(metavar="PARTITION", help="Number of the partition.")],
-    nodes: Annotated[list[str], typer.Argument(metavar="NODE...", help="Whose replicas are to be made anew.")],
+    nodes: Annotated[list[str], typer.Argument(metavar="NODE...", help="Nodes whose replicas are made anew.")],
 ) -> Intent:
     """Take replicas of a partition out, and put them back: they are made anew."""
     values = {"partition": partition, "nodes": nodes}
@@ -163,7 +164,9 @@ def restart(
 def cancel(
     zone: Name,
     partition: Annotated[int, typer.Argument(metavar="PARTITION", help="Number of the partition.")],
-    revision: Annotated[int | None, typer.Option(help="Of what is pending, as shown; none: as it is now.")] = None,
+    revision: Annotated[
+        int | None, typer.Option(help="Revision of the step that is pending, as shown; none: as it is now.")
+    ] = None,
     reason: Annotated[str | None, typer.Option(help="Why.")] = None,
 ) -> Intent:
     """Ask for what is pending of a partition to be undone."""
