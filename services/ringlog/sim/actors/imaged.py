@@ -3,7 +3,8 @@
 For each source partition there is a task: it opens the states, makes rows of the writes in their order, and sends them.
 Its states are committed some time between its first and its last row, for a sink may still hold rows back that it was
 given. A task that was given up may come again, much later, on a machine of its own. The folder, the store and the rows
-are production code; what is retold is the order in which a driver and its tasks use them.
+are production code; what is retold is the order in which a driver and its tasks use them, since which task runs when,
+and how often, is Spark's affair.
 """
 
 from __future__ import annotations
