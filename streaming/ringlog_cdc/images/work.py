@@ -137,6 +137,7 @@ class ImageFolder:
         keep images, None: no part before it is known. Raises ImagesLost, or CdcError ``images_taken``.
         """
         if not tables:
+            self._settled = {}
             self._check_owner()
             self._files.forget()
             return None
@@ -194,6 +195,7 @@ class ImageFolder:
             self._lost_mark(ranges, f"unreadable: {error}", False)
         found = {item.partition: item.start for item in ranges} | known
         if found != known:
+            self._check_owner()  # a newer writer may have begun anew, and not come to these partitions yet
             self._mark(found)
         return found
 
@@ -204,12 +206,12 @@ class ImageFolder:
 
     def _begin(self) -> None:
         """An empty folder, whatever there is."""
+        self._settled = {}
         self._check_owner()
         self._files.begin()
 
     def _check_owner(self) -> None:
-        """Raise CdcError ``images_taken`` if a newer writer keeps states: all are about to go."""
-        self._settled = {}
+        """Raise CdcError ``images_taken`` if a newer writer keeps states of any partition."""
         for partition in self._files.partitions():
             with suppress(ImagesLost):
                 store = self._files.open(partition)

@@ -320,6 +320,23 @@ def test_what_a_replaced_driver_began_in_an_emptied_folder_is_not_taken_for_stat
         replaced.work(tables, [OffsetRange(0, 0, 1)], {}, kept_before=False)
 
 
+def test_a_replaced_driver_begins_no_partition_to_which_its_successor_has_not_come_yet(tmp_path: Path) -> None:
+    """Where it began would count as where the successor did, which goes on elsewhere."""
+
+    def driver(owner: int) -> ImageFolder:
+        return ImageFolder(ImageFiles(tmp_path / "images"), owner)
+
+    replaced, successor, tables = driver(1), driver(2), {NAME: IMAGES}
+    assert replaced.work(tables, [OffsetRange(0, 2, 3), OffsetRange(1, 8, 9)], {}, kept_before=None) is not None
+    assert successor.work({}, [OffsetRange(1, 9, 12)], {}, kept_before=True) is None
+    assert successor.work(tables, [OffsetRange(1, 12, 13)], {}, kept_before=False) is not None
+    with pytest.raises(CdcError, match="images_taken"):
+        replaced.work(tables, [OffsetRange(0, 2, 3), OffsetRange(1, 8, 9)], {}, kept_before=True)
+    made = successor.work(tables, [OffsetRange(0, 5, 6)], {}, kept_before=True)
+    assert made is not None
+    assert made.born == ((0, 5), (1, 12))
+
+
 def lose_mark(folder: Path) -> None:
     (folder / BEGUN).unlink()
 
