@@ -39,7 +39,7 @@ EXEMPT = {
     "ringlog_cdc.plan_store.PlanStore.context": "checked by its digest before it is read",
     "operator.row_text._meanings": "what an operator typed; what is no JSON is text",
     "ringlog_cdc.progress.Listener.onQueryProgress": "what Spark tells about the job's own query",
-    "ringlog_schemas.catalogue._load": "the package's own files",
+    "ringlog_schemas.catalogue._Folder.__getitem__": "the package's own files",
     "runtime.context.recall": "one of those that runtime.context.known has read",
     "sim.histories.porcupine.ask": "the answer of a program of the project",
     "wire.binary.RecordCodec.resolve": "reads again what RecordCodec.decode has read",

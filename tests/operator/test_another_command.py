@@ -86,9 +86,7 @@ def dim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setitem(avsc.DECLARED, NAME, family.Dim)
     made = RecordCodec(avsc.schema_of(NAME))
     monkeypatch.setattr(commands, "layout", lambda name: made if name == NAME else codec.layout(name))
-    commands._readers.cache_clear()
     yield family.Dim
-    commands._readers.cache_clear()
     commands.mapper.cache_clear()
 
 
