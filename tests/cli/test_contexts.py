@@ -14,7 +14,16 @@ import pytest
 from typer.testing import CliRunner
 
 from ringlog.cache.redis_url import without_password
-from ringlog.cli.connection import ABOUT_BROKERS, BrokerAddress, broker_of, process_settings, resolve, tell_away
+from ringlog.cli import connection
+from ringlog.cli.connection import (
+    ABOUT_BROKERS,
+    BrokerAddress,
+    broker_of,
+    process_settings,
+    resolve,
+    say_broker,
+    tell_away,
+)
 from ringlog.cli.main import app
 from ringlog.cli.stack import belongings
 from ringlog.log.errors import LogDamaged
@@ -321,3 +330,18 @@ def test_who_waits_for_a_broker_that_is_away_is_told_so(capsys: pytest.CaptureFi
         for bootstrap in (nowhere, "host:port", f"{nowhere},{nowhere}"):
             tell_away(BrokerAddress(bootstrap, "", "--bootstrap"))
             assert f"waiting for the broker {bootstrap}, named by --bootstrap" in capsys.readouterr().err
+
+
+def test_where_the_broker_in_use_is_away_a_stack_that_runs_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As after a demo that was ended, with the stack that one has started since."""
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        nowhere = f"127.0.0.1:{silent.getsockname()[1]}"
+        monkeypatch.setattr(connection, "_asked", [BrokerAddress(nowhere, "", "the cluster in use")])
+        monkeypatch.setattr(connection, "addresses", lambda: ((nowhere, ""), ("127.0.0.1:7", "")))
+        say_broker("log_unavailable")
+    said = capsys.readouterr().err
+    assert f"the broker asked was {nowhere}, named by the cluster in use\n" in said
+    assert said.endswith("a stack of yours runs elsewhere: --bootstrap 127.0.0.1:7\n")

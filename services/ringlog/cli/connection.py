@@ -113,6 +113,9 @@ def say_broker(code: str) -> None:
         errors.print(f"the broker asked was {broker.bootstrap}, named by {broker.origin}", markup=False)
         if code in UNANSWERED and (why := why_no_answer(broker.bootstrap)):
             errors.print(f"why: {why}", markup=False)
+            for running, _ in addresses():
+                if running != broker.bootstrap:
+                    errors.print(f"a stack of yours runs elsewhere: --bootstrap {running}", markup=False)
 
 
 def broker_of(bootstrap: str | None) -> BrokerAddress:

@@ -17,11 +17,9 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from ringlog.cli.connection import Bootstrap, Cluster, Json, out, resolve, tell_replay
-from ringlog.client.errors import NotFounded
+from ringlog.client.watch import MetadataWatch
 from ringlog.kernel.state import ClusterState
 from ringlog.log.opening import beginning_of, open_metadata
-from ringlog.log.replay import catch_up
-from ringlog.log.replica import LogReplica
 from ringlog.runtime.context import ClusterContext
 
 Options = dict[str, tuple[Any, Any]]
@@ -71,18 +69,12 @@ def looked(
 
 def newest(context: ClusterContext) -> ClusterState:
     """The state behind everything that was in the log when it was asked for. Who only looks needs no client, which
-    would open the topics of requests and results, too. Raises NotFounded, and what a replica raises.
+    would open the topics of requests and results, too. Raises what a watch raises.
     """
     place = context.bootstrap, context.cluster
-    metadata = open_metadata(*place, "cli")
-    try:
-        with LogReplica(metadata, beginning=beginning_of(*place, warns=False)) as replica:
-            state = catch_up(replica, tell=tell_replay)
-    finally:
-        metadata.close()
-    if state.epoch == 0:
-        raise NotFounded(metadata.name)
-    return state
+    log, beginning = open_metadata(*place, "cli"), beginning_of(*place, warns=False)
+    with MetadataWatch(*place, metadata=log, beginning=beginning, tell=tell_replay) as watch:
+        return watch.state
 
 
 def show_table(columns: Sequence[str], rows: Iterable[Sequence[RenderableType]], none: str = "") -> None:
